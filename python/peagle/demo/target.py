@@ -199,9 +199,7 @@ def model_config(reader: GGUFReader) -> dict[str, Any]:
     }
 
 
-def hf_tensors(
-    reader: GGUFReader, config: dict[str, Any]
-) -> Iterator[tuple[str, torch.Tensor]]:
+def hf_tensors(reader: GGUFReader, config: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield every tensor dequantised, under its Hugging Face name, in bf16.
 
     GGUF keeps the rows of q and k in interleaved rotary order; they are put back into the
