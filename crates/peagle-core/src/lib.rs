@@ -1,1 +1,32 @@
-//! TODO
+//! The pure core of peagle: scheduler, paged KV bookkeeping, token trees and exact verification.
+//!
+//! Nothing in this crate knows Python, performs I/O, reads a clock or keeps global state. A step is
+//! three calls: [`Scheduler::schedule`] says which rows the target computes,
+//! [`verify`](verify::verify) turns the target's logits into verdicts, [`Scheduler::update`]
+//! commits them.
+
+#![forbid(unsafe_code)]
+
+pub mod distribution;
+pub mod error;
+pub mod ids;
+pub mod kv;
+pub mod noise;
+pub mod plan;
+pub mod request;
+pub mod scheduler;
+pub mod simd;
+pub mod stats;
+pub mod tree;
+pub mod verify;
+
+pub use distribution::Sampling;
+pub use error::{Error, Result};
+pub use ids::{BlockId, RequestId, Slot, TokenId};
+pub use noise::{NoiseKey, Purpose};
+pub use plan::{Batch, DraftPlan, Drafts, Plan};
+pub use request::RequestParams;
+pub use scheduler::{RequestStep, Scheduler, SchedulerConfig, StepOutput};
+pub use stats::Stats;
+pub use tree::TokenTree;
+pub use verify::{Logits, Verdicts, Window};

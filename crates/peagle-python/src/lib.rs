@@ -1,10 +1,19 @@
 //! The `peagle._core` extension module: conversions only, no decisions.
+
+#![allow(clippy::doc_markdown, reason = "the documentation is read in Python")]
+
 use pyo3::prelude::*;
 
+mod arrays;
+mod errors;
 mod kernels;
+mod scheduler;
+mod verify;
 
+/// Scheduler, verification and CPU kernels of peagle.
 #[pymodule]
-fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    kernels::register(m)?;
-    Ok(())
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    errors::register(module)?;
+    scheduler::register(module)?;
+    kernels::register(module)
 }

@@ -1,0 +1,224 @@
+//! Everything that can go wrong in the core, one variant per cause.
+
+use crate::ids::RequestId;
+
+/// The result of a fallible call of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of the core. The message carries the values; [`Error::hint`] says what to do.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// A number of the scheduler's configuration is out of range.
+    #[error("{name} is {value}, expected {expected}")]
+    InvalidConfig {
+        /// The name of the setting.
+        name: &'static str,
+        /// The value given.
+        value: usize,
+        /// The range allowed.
+        expected: &'static str,
+    },
+    /// A request came without a prompt token.
+    #[error("request {id} has an empty prompt")]
+    EmptyPrompt {
+        /// The request.
+        id: RequestId,
+    },
+    /// A prompt leaves no room for one output token.
+    #[error("request {id} has a prompt of {len} tokens, at most {limit} fit")]
+    PromptTooLong {
+        /// The request.
+        id: RequestId,
+        /// Length of the prompt.
+        len: usize,
+        /// The longest prompt allowed.
+        limit: usize,
+    },
+    /// A token id is negative.
+    #[error("request {id} has token id {token} at index {index}")]
+    InvalidToken {
+        /// The request.
+        id: RequestId,
+        /// The token id.
+        token: i32,
+        /// Where it stands.
+        index: usize,
+    },
+    /// `max_tokens` is below one.
+    #[error("request {id} has max_tokens {max_tokens}, expected at least 1")]
+    InvalidMaxTokens {
+        /// The request.
+        id: RequestId,
+        /// The value given.
+        max_tokens: i64,
+    },
+    /// The temperature is negative or not finite.
+    #[error("request {id} has temperature {temperature}, expected a finite number of at least 0")]
+    InvalidTemperature {
+        /// The request.
+        id: RequestId,
+        /// The value given.
+        temperature: f64,
+    },
+    /// `top_p` is outside (0, 1].
+    #[error("request {id} has top_p {top_p}, expected more than 0 and at most 1")]
+    InvalidTopP {
+        /// The request.
+        id: RequestId,
+        /// The value given.
+        top_p: f64,
+    },
+    /// `min_p` is outside [0, 1].
+    #[error("request {id} has min_p {min_p}, expected at least 0 and at most 1")]
+    InvalidMinP {
+        /// The request.
+        id: RequestId,
+        /// The value given.
+        min_p: f64,
+    },
+    /// `top_k` is negative.
+    #[error("request {id} has top_k {top_k}, expected at least 0")]
+    InvalidTopK {
+        /// The request.
+        id: RequestId,
+        /// The value given.
+        top_k: i64,
+    },
+    /// A request asks for more speculative tokens than the engine's cap.
+    #[error("request {id} has num_speculative_tokens {k}, expected 0 to {cap}")]
+    SpeculationCap {
+        /// The request.
+        id: RequestId,
+        /// The value given.
+        k: i64,
+        /// The engine's `num_speculative_tokens`.
+        cap: usize,
+    },
+    /// A request could never fit into the KV pool, even alone.
+    #[error("request {id} needs up to {needed} KV blocks, the pool has {total}")]
+    KvCapacity {
+        /// The request.
+        id: RequestId,
+        /// Blocks for the prompt and all tokens that may follow.
+        needed: usize,
+        /// Blocks of the pool.
+        total: usize,
+    },
+    /// A request id is already in use.
+    #[error("request {id} is already known")]
+    DuplicateRequest {
+        /// The request.
+        id: RequestId,
+    },
+    /// Drafts name a request that was not asked for any.
+    #[error("request {id} was not asked for drafts")]
+    UnknownRequest {
+        /// The request.
+        id: RequestId,
+    },
+    /// More draft tokens than a request may have.
+    #[error("request {id} has {count} draft tokens, at most {limit} are allowed")]
+    TooManyDrafts {
+        /// The request.
+        id: RequestId,
+        /// Draft tokens given.
+        count: usize,
+        /// The request's own limit.
+        limit: usize,
+    },
+    /// A token tree is malformed.
+    #[error("token tree is malformed at node {node}: {reason}")]
+    InvalidTree {
+        /// The node.
+        node: usize,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Arrays do not have the lengths or contents that they should.
+    #[error("{name} is {got}, expected {expected}")]
+    ShapeMismatch {
+        /// What was measured.
+        name: &'static str,
+        /// The value found.
+        got: i64,
+        /// The value expected.
+        expected: i64,
+    },
+    /// `schedule` and `update` were called out of turn.
+    #[error("{call} was called out of turn: {reason}")]
+    StepOrder {
+        /// The call.
+        call: &'static str,
+        /// Why it is not its turn.
+        reason: &'static str,
+    },
+    /// A row of target logits has a NaN.
+    #[error("target logits for position {position} contain NaN")]
+    NanLogits {
+        /// Position of the token that was to be drawn.
+        position: i32,
+    },
+    /// A row of target logits has positive infinity.
+    #[error("target logits for position {position} contain positive infinity")]
+    InfiniteLogits {
+        /// Position of the token that was to be drawn.
+        position: i32,
+    },
+    /// A row of target logits has no finite value: every token is masked.
+    #[error("target logits for position {position} mask every token")]
+    MaskedLogits {
+        /// Position of the token that was to be drawn.
+        position: i32,
+    },
+}
+
+impl Error {
+    /// What a person can do about it, where that can be said in one line.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::EmptyPrompt { .. } => Some("give at least one prompt token, for example bos"),
+            Self::PromptTooLong { .. } => Some("shorten the prompt or raise max_model_len"),
+            Self::SpeculationCap { .. } => {
+                Some("a request may only lower num_speculative_tokens; raise the engine's value")
+            }
+            Self::KvCapacity { .. } => Some("raise num_kv_blocks or lower max_tokens"),
+            Self::DuplicateRequest { .. } => Some("use a fresh id for every request"),
+            Self::StepOrder { .. } => {
+                Some("a step is schedule, forward, verify, update, propose, in this order")
+            }
+            Self::NanLogits { .. } | Self::InfiniteLogits { .. } => {
+                Some("check the weights and the dtype of the target's forward pass")
+            }
+            Self::MaskedLogits { .. } => Some("allow at least one token id"),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_lower_case_without_a_full_stop() {
+        let errors = [
+            Error::EmptyPrompt { id: RequestId(3) },
+            Error::KvCapacity {
+                id: RequestId(3),
+                needed: 9,
+                total: 4,
+            },
+            Error::StepOrder {
+                call: "update",
+                reason: "no plan is in flight",
+            },
+            Error::NanLogits { position: 7 },
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.starts_with(char::is_lowercase), "{text}");
+            assert!(!text.ends_with('.'), "{text}");
+            assert!(error.hint().is_some());
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Paged KV bookkeeping: who holds which block.
+
+mod pool;
+
+pub use pool::BlockPool;

@@ -1,0 +1,177 @@
+//! Keyed noise: a number for each (seed, sample, purpose, token, position), and nothing else.
+//!
+//! The generator is Threefry2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw, "Parallel random
+//! numbers: as easy as 1, 2, 3", SC11). To the bit:
+//!
+//! * key = `threefry((seed low, seed high), (sample index, purpose))`,
+//! * `(x0, x1) = threefry(key, (token id, absolute position))`, `bits = x0 << 32 | x1`,
+//! * `v = (bits + 1/2) / 2^64`, and the exponential `E = -ln(1 - v)`, computed from `v` below one
+//!   half and from the complement `1 - v = (!bits + 1/2) / 2^64` above it, so that neither rounds to 0
+//!   or 1.
+//!
+//! 64 bits matter: 32 alone never draw a token whose probability is below 1e-11.
+
+#![expect(
+    clippy::inline_always,
+    reason = "rounds must be compiled inside each SIMD level"
+)]
+
+const ROTATIONS: [u32; 8] = [13, 15, 26, 6, 17, 29, 16, 24];
+const PARITY: u32 = 0x1BD1_1BDA;
+const TWO_POW_MINUS_64: f64 = 1.0 / 18_446_744_073_709_551_616.0;
+
+/// What a stream of noise is for. Two purposes never share a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Purpose {
+    /// The target's own sample; a coupled drafter races over the same stream on purpose.
+    Sample = 0,
+    /// A drafter's own draw, independent of the target's.
+    Draft = 1,
+    /// The coin that accepts or refuses a draft.
+    Accept = 2,
+    /// The recovered token after a refusal.
+    Residual = 3,
+    /// The bonus token after a window that was accepted whole.
+    Bonus = 4,
+}
+
+/// The key of one stream of noise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoiseKey([u32; 2]);
+
+impl NoiseKey {
+    /// The key for a request's seed, the index of the sample (`n` > 1) and a purpose.
+    pub fn new(seed: u64, sample: u32, purpose: Purpose) -> Self {
+        let seed_words = [seed as u32, (seed >> 32) as u32];
+        Self(threefry2x32(seed_words, [sample, purpose as u32]))
+    }
+
+    /// The 64 noise bits of a token at an absolute position.
+    pub fn bits(self, token: u32, position: u32) -> u64 {
+        let [high, low] = threefry2x32(self.0, [token, position]);
+        u64::from(high) << 32 | u64::from(low)
+    }
+
+    /// The upper 32 of [`NoiseKey::bits`]: a screen that runs wide.
+    #[inline(always)]
+    pub(crate) fn high_bits(self, token: u32, position: u32) -> u32 {
+        threefry2x32(self.0, [token, position])[0]
+    }
+
+    /// The standard exponential of a token at an absolute position.
+    pub fn exponential(self, token: u32, position: u32) -> f64 {
+        exponential_from_bits(self.bits(token, position))
+    }
+}
+
+/// A standard exponential from 64 uniform bits; finite and above zero for all of them.
+pub fn exponential_from_bits(bits: u64) -> f64 {
+    if bits >> 63 == 0 {
+        -libm::log1p(-((bits as f64 + 0.5) * TWO_POW_MINUS_64))
+    } else {
+        -libm::log((!bits as f64 + 0.5) * TWO_POW_MINUS_64)
+    }
+}
+
+/// Threefry2x32 with 20 rounds.
+#[inline(always)]
+pub fn threefry2x32(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
+    let keys = [key[0], key[1], PARITY ^ key[0] ^ key[1]];
+    let mut x0 = counter[0].wrapping_add(keys[0]);
+    let mut x1 = counter[1].wrapping_add(keys[1]);
+    let mut round = 0;
+    while round < 20 {
+        x0 = x0.wrapping_add(x1);
+        x1 = x1.rotate_left(ROTATIONS[round % 8]) ^ x0;
+        round += 1;
+        if round.is_multiple_of(4) {
+            let injection = round / 4;
+            x0 = x0.wrapping_add(keys[injection % 3]);
+            x1 = x1
+                .wrapping_add(keys[(injection + 1) % 3])
+                .wrapping_add(injection as u32);
+        }
+    }
+    [x0, x1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_answers_of_the_published_generator() {
+        let cases = [
+            ([0, 0], [0, 0], [0x6b20_0159, 0x99ba_4efe]),
+            ([u32::MAX; 2], [u32::MAX; 2], [0x1cb9_96fc, 0xbb00_2be7]),
+            (
+                [0x1319_8a2e, 0x0370_7344],
+                [0x243f_6a88, 0x85a3_08d3],
+                [0xc492_3a9c, 0x483d_f7a0],
+            ),
+        ];
+        for (key, counter, expected) in cases {
+            assert_eq!(threefry2x32(key, counter), expected);
+        }
+    }
+
+    #[test]
+    fn exponentials_are_finite_at_both_ends() {
+        let smallest = exponential_from_bits(0);
+        let largest = exponential_from_bits(u64::MAX);
+        assert!(smallest > 0.0 && smallest < 1e-19);
+        assert!((largest - 45.05).abs() < 0.01, "{largest}");
+        let below = exponential_from_bits((1 << 63) - 1);
+        let above = exponential_from_bits(1 << 63);
+        assert!((below - above).abs() < 1e-15);
+    }
+
+    #[test]
+    fn exponentials_grow_with_their_bits() {
+        let mut last = 0.0;
+        for step in 0..=4096_u64 {
+            let value = exponential_from_bits((step << 52).saturating_sub(u64::from(step > 0)));
+            assert!(value >= last);
+            last = value;
+        }
+    }
+
+    #[test]
+    fn every_part_of_the_key_matters() {
+        let base = NoiseKey::new(42, 0, Purpose::Sample);
+        for other in [
+            NoiseKey::new(43, 0, Purpose::Sample),
+            NoiseKey::new(42 + (1 << 32), 0, Purpose::Sample),
+            NoiseKey::new(42, 1, Purpose::Sample),
+            NoiseKey::new(42, 0, Purpose::Accept),
+        ] {
+            assert_ne!(base, other);
+            assert_ne!(base.bits(5, 9), other.bits(5, 9));
+        }
+        assert_ne!(base.bits(5, 9), base.bits(9, 5));
+        assert_eq!(base.bits(5, 9) >> 32, u64::from(base.high_bits(5, 9)));
+    }
+
+    #[test]
+    fn mean_and_variance_over_tokens_positions_and_seeds() {
+        let mean_of = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        let streams: [Box<dyn Fn(u32) -> f64>; 3] = [
+            Box::new(|i| NoiseKey::new(1, 0, Purpose::Sample).exponential(i, 0)),
+            Box::new(|i| NoiseKey::new(1, 0, Purpose::Sample).exponential(0, i)),
+            Box::new(|i| NoiseKey::new(u64::from(i), 0, Purpose::Sample).exponential(0, 0)),
+        ];
+        for stream in streams {
+            let values: Vec<f64> = (0..100_000).map(stream).collect();
+            let mean = mean_of(&values);
+            let squares: Vec<f64> = values.iter().map(|v| (v - mean).powi(2)).collect();
+            assert!((mean - 1.0).abs() < 0.02, "{mean}");
+            assert!((mean_of(&squares) - 1.0).abs() < 0.06);
+            let lagged: Vec<f64> = values
+                .windows(2)
+                .map(|w| (w[0] - mean) * (w[1] - mean))
+                .collect();
+            assert!(mean_of(&lagged).abs() < 0.02);
+        }
+    }
+}
