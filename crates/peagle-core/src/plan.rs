@@ -85,6 +85,8 @@ pub struct Plan {
     pub logits_start: Vec<i32>,
     /// `[R']`: what verification needs, for the requests with logits, in order.
     pub windows: Vec<Window>,
+    /// Whether any of the requests may ever have drafts: only then are hidden states worth keeping.
+    pub wants_hidden: bool,
 }
 
 /// One pass of the drafter: rows to catch up with the target, then mask rows.

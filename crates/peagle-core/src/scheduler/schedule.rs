@@ -207,6 +207,7 @@ fn push_rows(plan: &mut Plan, flight: &Flight, request: &mut Request, block_size
     }
     plan.batch.end_request(first as i32);
     plan.request_ids.push(request.id);
+    plan.wants_hidden |= request.max_k > 0;
     if flight.has_logits {
         let first_row = plan.logits_rows.len();
         plan.logits_rows

@@ -1,0 +1,408 @@
+"""`LLM`: text or token ids in, text out."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+
+from peagle._core import Scheduler
+from peagle.arguments import strict_arguments
+from peagle.backends import select_backend
+from peagle.demo.head import demo_head_dir
+from peagle.demo.target import demo_target_dir
+from peagle.engine import Engine, RequestUpdate
+from peagle.errors import (
+    ConfigError,
+    GenerationError,
+    HeadMissingError,
+    PromptError,
+    TokenizerMissingError,
+)
+from peagle.heads.peagle import PEagleHead
+from peagle.kv_cache import DEFAULT_BLOCK_SIZE, KvCache, blocks_for
+from peagle.models.config import DecoderConfig
+from peagle.models.llama import Decoder
+from peagle.params import SamplingParams
+from peagle.propose.once import drafts_from_scratch
+from peagle.propose.peagle import PEagleProposer
+from peagle.runner import ModelRunner
+from peagle.stop_checker import StopChecker
+from peagle.tokenizer import TOKENIZER_FILE, Tokenizer, read_eos_token_ids
+
+logger = logging.getLogger(__name__)
+
+DEMO = "demo"
+DEFAULT_DRAFTS = 5
+MAX_DRAFTS = 31
+"""A window is at most 32 rows."""
+
+Message = Mapping[str, object]
+
+
+class TokensPrompt(TypedDict):
+    """A prompt as token ids."""
+
+    prompt_token_ids: Sequence[int]
+
+
+Prompt = str | TokensPrompt
+StepListener = Callable[[list[RequestUpdate]], None]
+
+
+@dataclass
+class CompletionOutput:
+    """One generated text."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None
+    """`stop`, `length`, `abort`, `error`, or `None` while it goes on."""
+    seed: int
+    """What the noise was keyed with; the same seed gives the same text."""
+    num_windows: int = 0
+    """Steps that verified a draft."""
+    num_drafted: int = 0
+    num_accepted: int = 0
+
+
+@dataclass
+class RequestOutput:
+    """What became of one prompt."""
+
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """Text of the first output."""
+        return self.outputs[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Token ids of the first output."""
+        return self.outputs[0].token_ids
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Finish reason of the first output."""
+        return self.outputs[0].finish_reason
+
+
+@strict_arguments
+class LLM:
+    """A target model, with or without a P-EAGLE head.
+
+    Args:
+        model: a Hugging Face model folder, or `demo` for SmolLM2-135M-Instruct.
+        head: a head folder, `demo`, `None` for plain decoding, or `auto`: the shipped head for
+            the demo target, none otherwise.
+        dtype: `auto` (bfloat16), `bfloat16` or `float32`.
+        device: `cpu`, `cuda` or `cuda:N`.
+        num_speculative_tokens: drafts a step (K); 0 is off. By default 5 with a head.
+        max_model_len: longest context in tokens; by default the model's, at most 8192.
+        max_num_seqs: requests that run together.
+        max_num_batched_tokens: rows of a step.
+        block_size: tokens of a KV block, a multiple of 16.
+        num_kv_blocks: KV blocks; by default enough for 16,384 tokens or one longest context.
+        row_invariant: `True` insists on a backend whose rows keep their bits in any batch.
+
+    Raises:
+        PeagleError: a subclass that names what does not fit.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        head: str | Path | None = "auto",
+        dtype: str = "auto",
+        device: str = "cpu",
+        num_speculative_tokens: int | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int = 16,
+        max_num_batched_tokens: int = 512,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+        num_kv_blocks: int | None = None,
+        row_invariant: bool | None = None,
+    ) -> None:
+        folder = demo_target_dir() if str(model) == DEMO else Path(model)
+        head_folder = _head_folder(head, is_demo=str(model) == DEMO)
+        config = DecoderConfig.from_folder(folder)
+        self.max_model_len = _context(max_model_len, config)
+        backend = select_backend(device, dtype)
+        if row_invariant and not backend.row_invariant:
+            raise ConfigError(
+                f"row_invariant is True, but the {backend.name} backend does not promise it",
+                hint="use device='cpu', or leave row_invariant out",
+            )
+        self.target = Decoder.load(folder, backend, max_position=self.max_model_len)
+        self.tokenizer = (
+            Tokenizer.from_folder(folder) if (folder / TOKENIZER_FILE).is_file() else None
+        )
+        self._eos_token_ids = _eos_token_ids(folder, config, self.tokenizer)
+        self.head = (
+            PEagleHead.load(head_folder, self.target, max_position=self.max_model_len)
+            if head_folder is not None
+            else None
+        )
+        self.num_speculative_tokens = _drafts(num_speculative_tokens, self.head)
+        blocks = num_kv_blocks or blocks_for(
+            self.max_model_len, max_num_seqs, self.num_speculative_tokens, block_size
+        )
+        cache = KvCache.allocate(self.target, blocks, block_size)
+        proposer = PEagleProposer(self.head, cache) if self.num_speculative_tokens else None
+        self.engine = Engine(
+            scheduler=Scheduler(
+                num_blocks=blocks,
+                block_size=block_size,
+                max_num_seqs=max_num_seqs,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_model_len=self.max_model_len,
+                num_speculative_tokens=self.num_speculative_tokens,
+            ),
+            runner=ModelRunner(self.target, cache, proposer),
+            proposer=proposer,
+        )
+        self._next_id = 0
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | None = None,
+        *,
+        on_step: StepListener | None = None,
+    ) -> list[RequestOutput]:
+        """Continues raw text or token ids.
+
+        Args:
+            prompts: one prompt or several; a prompt is a string or
+                `{"prompt_token_ids": [...]}`.
+            params: for all of them; greedy by default.
+            on_step: told what each engine step did, right after it.
+
+        Returns:
+            One output for each prompt, in order.
+
+        Raises:
+            PeagleError: a bad prompt or parameter; then nothing was started.
+        """
+        several = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
+        return self._run([self._encode(p) for p in several], params or SamplingParams(), on_step)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | None = None,
+    ) -> list[RequestOutput]:
+        """Answers one conversation or several, through the model's chat template."""
+        one = bool(messages) and isinstance(messages[0], Mapping)
+        conversations = [messages] if one else messages
+        encoded = [self.encode_chat(c) for c in conversations]  # type: ignore[arg-type]
+        return self._run(encoded, params or SamplingParams())
+
+    def stream(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams | None = None
+    ) -> Iterator[tuple[str, RequestOutput]]:
+        """Generates for one prompt and yields (new text, output so far) after each step.
+
+        Closing the iterator aborts the request.
+        """
+        request = self._add(list(prompt_token_ids), params or SamplingParams())
+        try:
+            while request.completion.finish_reason is None:
+                for update in self.engine.step():
+                    if update.request_id == request.request_id:
+                        yield request.take(update), request.output
+        finally:
+            self.engine.abort(request.request_id)
+
+    def propose(self, token_ids: Sequence[int], k: int) -> list[int]:
+        """The K draft ids that the head makes after these committed ids.
+
+        Computed from scratch; the engine's cached path drafts the same. A single token has no
+        hidden state to draft from: `[]`.
+
+        Raises:
+            HeadMissingError: this `LLM` has no head.
+            PromptError: no ids, or ids outside the vocabulary.
+            ConfigError: k negative or above the cap.
+        """
+        if self.head is None:
+            raise HeadMissingError("propose needs a head", hint="pass head=... to LLM")
+        if not 0 <= k <= MAX_DRAFTS:
+            raise ConfigError(f"k is {k}, expected 0 to {MAX_DRAFTS}")
+        ids = self._checked_ids(token_ids)
+        if len(ids) + k > self.max_model_len:
+            raise PromptError(
+                f"{len(ids)} tokens and {k} drafts are longer than max_model_len "
+                f"{self.max_model_len}"
+            )
+        return drafts_from_scratch(self.target, self.head, np.asarray(ids, np.int32), k)
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation, up to where the answer begins."""
+        return self._need_tokenizer().apply_chat_template(messages)
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return self._need_tokenizer().encode(prompt)
+        if isinstance(prompt, Mapping) and set(prompt) == {"prompt_token_ids"}:
+            return self._checked_ids(prompt["prompt_token_ids"])
+        raise PromptError(
+            f"a prompt is {type(prompt).__name__}: {str(prompt)[:60]!r}",
+            hint='give a string or {"prompt_token_ids": [...]}',
+        )
+
+    def _checked_ids(self, token_ids: Sequence[int]) -> list[int]:
+        ids = list(token_ids)
+        if not ids:
+            raise PromptError("the prompt is empty", hint="give at least one token")
+        vocab = self.target.config.vocab_size
+        for index, token_id in enumerate(ids):
+            if isinstance(token_id, bool) or not isinstance(token_id, int | np.integer):
+                raise PromptError(f"prompt token {index} is {token_id!r}, expected an integer")
+            if not 0 <= token_id < vocab:
+                raise PromptError(
+                    f"prompt token {index} is {token_id}, expected an id from 0 to {vocab - 1}"
+                )
+        return [int(i) for i in ids]
+
+    def _need_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise TokenizerMissingError(
+                f"the model folder has no {TOKENIZER_FILE}",
+                hint='give prompts as {"prompt_token_ids": [...]}',
+            )
+        return self.tokenizer
+
+    def _run(
+        self,
+        prompts: list[list[int]],
+        params: SamplingParams,
+        on_step: StepListener | None = None,
+    ) -> list[RequestOutput]:
+        requests: list[_Request] = []
+        try:
+            requests.extend(self._add(ids, params) for ids in prompts)
+            by_id = {r.request_id: r for r in requests}
+            while any(r.completion.finish_reason is None for r in requests):
+                updates = self.engine.step()
+                for update in updates:
+                    if update.request_id in by_id:
+                        by_id[update.request_id].take(update)
+                if on_step is not None:
+                    on_step(updates)
+        finally:
+            for request in requests:
+                self.engine.abort(request.request_id)
+        failed = next((r for r in requests if r.error is not None), None)
+        if failed is not None and len(requests) == 1:
+            raise GenerationError(failed.error)
+        return [r.output for r in requests]
+
+    def _add(self, prompt_token_ids: list[int], params: SamplingParams) -> _Request:
+        checker = StopChecker(self.tokenizer, params.stop_strings) if self.tokenizer else None
+        if checker is None and params.stop_strings:
+            self._need_tokenizer()
+        request_id, self._next_id = self._next_id, self._next_id + 1
+        seed = secrets.randbits(64) if params.seed is None else params.seed
+        self.engine.scheduler.add(
+            request_id,
+            np.asarray(prompt_token_ids, np.int32),
+            max_tokens=params.max_tokens,
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            seed=seed,
+            ignore_eos=params.ignore_eos,
+            eos_token_ids=list(self._eos_token_ids),
+            stop_token_ids=list(params.stop_token_ids),
+            num_speculative_tokens=params.num_speculative_tokens,
+        )
+        if checker is not None and params.stop_strings:
+            self.engine.watch(request_id, checker.check)
+        completion = CompletionOutput("", [], None, seed)
+        return _Request(request_id, RequestOutput(prompt_token_ids, [completion]), checker)
+
+
+@dataclass
+class _Request:
+    """A request under way."""
+
+    request_id: int
+    output: RequestOutput
+    checker: StopChecker | None
+    error: str | None = None
+
+    @property
+    def completion(self) -> CompletionOutput:
+        return self.output.outputs[0]
+
+    def take(self, update: RequestUpdate) -> str:
+        """Adds what a step brought; returns the new text."""
+        completion = self.completion
+        completion.token_ids.extend(update.token_ids)
+        completion.finish_reason = update.finish_reason
+        completion.num_windows += update.num_drafted > 0
+        completion.num_drafted += update.num_drafted
+        completion.num_accepted += update.num_accepted
+        self.error = update.error
+        if self.checker is None:
+            return ""
+        new = self.checker.commit(update.token_ids, finished=update.finish_reason is not None)
+        completion.text += new
+        return new
+
+
+def _head_folder(head: str | Path | None, *, is_demo: bool) -> Path | None:
+    if head is None or str(head) == "none":
+        return None
+    if str(head) == "auto":
+        return demo_head_dir() if is_demo else None
+    return demo_head_dir() if str(head) == DEMO else Path(head)
+
+
+def _context(wanted: int | None, config: DecoderConfig) -> int:
+    if wanted is None:
+        return min(config.max_position, 8192)
+    if not 2 <= wanted <= config.max_position:
+        raise ConfigError(f"max_model_len is {wanted}, expected 2 to {config.max_position}")
+    return wanted
+
+
+def _drafts(wanted: int | None, head: PEagleHead | None) -> int:
+    if head is None:
+        if wanted:
+            raise ConfigError(
+                f"num_speculative_tokens is {wanted}, but there is no head", hint="pass head=..."
+            )
+        return 0
+    k = DEFAULT_DRAFTS if wanted is None else wanted
+    if not 0 <= k <= MAX_DRAFTS:
+        raise ConfigError(f"num_speculative_tokens is {k}, expected 0 to {MAX_DRAFTS}")
+    trained = head.config.k_train
+    if trained is not None and k > trained:
+        logger.warning(
+            "num_speculative_tokens is %d, the head was trained for %d: deeper drafts will "
+            "seldom be accepted",
+            k,
+            trained,
+        )
+    return k
+
+
+def _eos_token_ids(
+    folder: Path, config: DecoderConfig, tokenizer: Tokenizer | None
+) -> tuple[int, ...]:
+    ids = dict.fromkeys(config.eos_token_ids)
+    ids.update(dict.fromkeys(read_eos_token_ids(folder)))
+    if tokenizer is not None:
+        ids.update(dict.fromkeys(tokenizer.eos_token_ids))
+    return tuple(ids)

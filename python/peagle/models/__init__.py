@@ -1,0 +1,1 @@
+"""Target models: forward passes over paged KV. Nothing here knows of requests or text."""

@@ -1,0 +1,1 @@
+"""Proposers: whatever makes drafts."""

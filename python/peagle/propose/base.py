@@ -1,0 +1,47 @@
+"""What the engine asks of a proposer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from peagle.models.batch import Batch
+
+if TYPE_CHECKING:
+    from peagle._core import DraftPlan
+
+
+class Proposals(Protocol):
+    """Token trees of several requests, flat and request-major. Chains have parents -1, 0, 1, ..."""
+
+    request_ids: npt.NDArray[np.int64]
+    """[R]"""
+    starts: npt.NDArray[np.int32]
+    """[R + 1]"""
+    token_ids: npt.NDArray[np.int32]
+    """[N]"""
+    parents: npt.NDArray[np.int32]
+    """[N] relative to the request's first node; -1 hangs on the last committed token"""
+
+
+class Proposer(Protocol):
+    """Makes drafts for the requests of a draft plan."""
+
+    taps: tuple[int, ...]
+    """Target layers whose input `observe` wants, ascending."""
+
+    def observe(self, batch: Batch, aux: Any) -> None:
+        """Sees the target's pass.
+
+        Args:
+            batch: its rows.
+            aux: [T, len(taps) * hidden_size], or `None` without taps.
+        """
+
+    def move(self, src: npt.NDArray[np.int32], dst: npt.NDArray[np.int32]) -> None:
+        """Slots that the target's KV moved between; whatever is kept by slot moves along."""
+
+    def propose(self, plan: DraftPlan) -> Proposals:
+        """Drafts at most `plan.k[i]` tokens for request i."""

@@ -1,0 +1,69 @@
+"""The P-EAGLE proposer: drafter KV and stored hidden states, indexed by the target's slots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from peagle.heads.peagle import PEagleHead
+from peagle.kv_cache import KvCache
+from peagle.models.batch import Batch
+from peagle.propose.drafts import Chains
+
+if TYPE_CHECKING:
+    from peagle._core import DraftPlan
+
+
+class PEagleProposer:
+    """Drafts K tokens in one pass of a P-EAGLE head.
+
+    The drafter's row of token t_j reads the hidden state h_{j-1} and lies in slot(j), so a slot
+    depends on tokens 0..j only. `fc`'s output of h_j is kept at slot(j): the drafter can catch up
+    from it at any time.
+    """
+
+    def __init__(self, head: PEagleHead, cache: KvCache) -> None:
+        self.head = head
+        self.taps = head.taps
+        self.invalid_windows = 0
+        """Windows without drafts because the head's logits held a NaN."""
+        self._block_size = cache.block_size
+        self._layers = head.new_cache(cache.num_blocks, cache.block_size)
+        self._hidden = head.backend.zeros(cache.num_slots, head.config.hidden_size)
+
+    def observe(self, batch: Batch, aux: Any) -> None:
+        """Keeps `fc`'s output of the target's taps by slot."""
+        self.head.backend.put_(batch.slots, self.head.project(aux), self._hidden)
+
+    def move(self, src: npt.NDArray[np.int32], dst: npt.NDArray[np.int32]) -> None:
+        """Moves stored hidden states; the drafter's KV never holds tree nodes."""
+        backend = self.head.backend
+        for source, target in zip(src, dst, strict=True):
+            value = backend.take(self._hidden, source[None])
+            backend.put_(target[None], value, self._hidden)
+
+    def propose(self, plan: DraftPlan) -> Chains:
+        """One pass: catch-up rows, the newest token, and K - 1 mask rows for each request."""
+        logits = self._forward(plan)
+        best = self.head.backend.argmax(logits)
+        starts = plan.draft_start
+        chains = []
+        for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+            drafts = best[start:end]
+            if (drafts < 0).any():
+                self.invalid_windows += 1
+                drafts = drafts[:0]
+            chains.append(self.head.target_ids[drafts])
+        return Chains.of(plan.request_ids, chains)
+
+    def _forward(self, plan: DraftPlan) -> Any:
+        head, backend = self.head, self.head.backend
+        masked = np.flatnonzero(plan.hidden_slots < 0).astype(np.int32)
+        token_ids = np.where(plan.hidden_slots < 0, head.config.mask_token_id, plan.input_ids)
+        batch = replace(Batch.of(plan), input_ids=token_ids.astype(np.int32))
+        hidden = backend.take(self._hidden, np.maximum(plan.hidden_slots, 0))
+        backend.put_(masked, head.mask_hidden, hidden)
+        return head.forward(batch, hidden, self._layers, self._block_size, plan.draft_rows)

@@ -1,0 +1,92 @@
+"""Teacher-forced acceptance of a head on held-out answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from peagle.train.cod import Elements
+from peagle.train.corpus import Sample
+from peagle.train.features import FeatureExtractor, stack_elements
+from peagle.train.module import TrainableHead
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Greedy acceptance of chains of K drafts."""
+
+    acceptance_length: float
+    """1 + accepted / windows: the extra token counts."""
+    accept_by_position: list[float]
+    """Share of windows in which position i was accepted."""
+    windows: int
+
+
+@torch.no_grad()
+def teacher_forced_acceptance(
+    head: TrainableHead,
+    extractor: FeatureExtractor,
+    samples: Sequence[Sample],
+    embedding: torch.Tensor,
+    target_ids: torch.Tensor,
+    mask_token_id: int,
+    k: int,
+) -> Acceptance:
+    """Walks each answer as the engine would: a window of K drafts, then on by what was accepted.
+
+    Hidden states come from the true text, which is what the engine feeds as well, so this equals
+    live greedy acceptance up to the target's own numerics.
+
+    Args:
+        samples: greedy answers.
+        embedding: [vocab_size, hidden_size] of the target.
+        target_ids: [draft_vocab_size] target ids of the draft ids.
+    """
+    accepted = torch.zeros(k, dtype=torch.int64)
+    windows = 0
+    for sample in samples:
+        runs = _runs(head, extractor, sample, embedding, target_ids, mask_token_id, k)
+        position = sample.prompt_len - 1
+        while position < len(runs):
+            run = int(runs[position])
+            accepted[:run] += 1
+            windows += 1
+            position += run + 1
+    shares = (accepted / max(windows, 1)).tolist()
+    return Acceptance(1.0 + sum(shares), shares, windows)
+
+
+def _runs(
+    head: TrainableHead,
+    extractor: FeatureExtractor,
+    sample: Sample,
+    embedding: torch.Tensor,
+    target_ids: torch.Tensor,
+    mask_token_id: int,
+    k: int,
+) -> torch.Tensor:
+    """Length of the accepted prefix for a window that starts behind each anchor: [anchors]."""
+    features = extractor.extract([sample])
+    ids = features.token_ids[0]
+    anchors = torch.arange(len(ids) - 1 - k)
+    depth = torch.arange(k)
+    elements = Elements(
+        anchors=torch.cat([torch.arange(len(ids) - 1)] + [anchors] * (k - 1)),
+        depths=torch.cat([torch.zeros(len(ids) - 1, dtype=torch.int64)]
+                         + [torch.full_like(anchors, d) for d in range(1, k)]),
+        supervised=torch.ones(len(ids) - 1 + len(anchors) * (k - 1), dtype=torch.bool),
+    )
+    batch = stack_elements([elements])
+    inputs = torch.where(
+        batch.depths > 0, mask_token_id, ids[(batch.anchors + 1).clamp(max=len(ids) - 1)]
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = head(features.taps, embedding[inputs], batch.anchors, batch.depths, batch.mask)
+        drafts = target_ids[head.lm_head(hidden)[0].argmax(-1)]
+    first = drafts[: len(anchors)]
+    deeper = drafts[len(ids) - 1 :].view(k - 1, len(anchors))
+    guesses = torch.cat([first[None], deeper])
+    truth = ids[anchors[None] + depth[:, None] + 2]
+    return (guesses == truth).cumprod(0).sum(0)

@@ -1,0 +1,278 @@
+"""`peagle train`: prompts in, a P-EAGLE head out. Every phase resumes where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from peagle.backends import select_backend
+from peagle.errors import ConfigError, DatasetError, FileWriteError
+from peagle.models.llama import Decoder
+from peagle.models.weights import WeightReader
+from peagle.train.config import TrainConfig
+from peagle.train.corpus import Corpus, CorpusSpec, Sample
+from peagle.train.evaluate import Acceptance, teacher_forced_acceptance
+from peagle.train.export import Provenance, export_head
+from peagle.train.features import FeatureExtractor
+from peagle.train.module import HeadShape, TrainableHead
+from peagle.train.trainer import Progress, Trainer
+
+
+class Listener(Protocol):
+    """Hears how a run gets on."""
+
+    def generating(self, done: int, total: int) -> None:
+        """Answers generated so far."""
+
+    def training(self, progress: Progress, total: int) -> None:
+        """An iteration is over."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run produced."""
+
+    head: Path
+    acceptance: Acceptance
+    """On held-out greedy answers, teacher-forced."""
+    draft_vocab_coverage: float
+    """Share of the answers' tokens that the draft vocabulary holds."""
+    iterations: int
+    final_loss: float
+
+
+def train_head(
+    target_folder: Path,
+    out: Path,
+    prompts: Sequence[Sequence[int]],
+    mask_token_id: int,
+    config: TrainConfig,
+    listener: Listener,
+    *,
+    device: str = "cpu",
+    chat_template: str | None = None,
+    prompt_source: str = "built-in prompts",
+) -> TrainResult:
+    """Trains a head for a target and writes it to `out / "head"`.
+
+    Args:
+        target_folder: Hugging Face folder of the target.
+        out: the corpus, checkpoints, log and head go here; run again to resume.
+        prompts: tokenized prompts, at least `config.num_answers`; the continuations of the last
+            `config.heldout` are never trained on.
+        mask_token_id: an id that ordinary text does not use; its embedding stays frozen.
+        chat_template: the template the prompts were made with, for the record.
+        prompt_source: for the model card.
+
+    Raises:
+        PeagleError: a subclass; whatever was written before stays usable.
+    """
+    if len(prompts) < config.num_answers:
+        raise DatasetError(
+            f"{len(prompts)} prompts, expected at least num_answers {config.num_answers}",
+            hint="give more prompts or lower --answers",
+        )
+    _make_folder(out)
+    longest = max(map(len, prompts[: config.num_answers])) + config.answer_len
+    backend = select_backend(device, "auto")
+    target = Decoder.load(target_folder, backend, max_position=longest)
+    if target.config.max_position < longest:
+        raise ConfigError(
+            f"a prompt of {longest - config.answer_len} tokens and {config.answer_len} new ones "
+            f"are longer than the target's context {target.config.max_position}"
+        )
+    target_sha256 = weights_digest(target_folder)
+    corpus = _corpus(target, out, prompts, target_sha256, config, listener)
+    samples = corpus.samples()
+    counts = corpus.token_counts(target.config.vocab_size)
+    target_ids = choose_draft_vocab(counts, config.draft_vocab_size)
+    parts = _build(target_folder, target, target_ids, samples, config)
+    trainer = Trainer(
+        parts.head,
+        parts.extractor,
+        samples[: -config.heldout],
+        parts.embedding,
+        mask_token_id,
+        config,
+        out,
+    )
+    losses: list[float] = [math.nan]
+
+    def report(progress: Progress) -> None:
+        losses.append(progress.loss)
+        listener.training(progress, config.iterations)
+
+    trainer.run(report)
+    heldout = [
+        s
+        for s, greedy in list(zip(samples, corpus.greedy(), strict=True))[-config.heldout :]
+        if greedy
+    ]
+    acceptance = teacher_forced_acceptance(
+        parts.head,
+        parts.extractor,
+        heldout,
+        parts.embedding,
+        torch.from_numpy(target_ids),
+        mask_token_id,
+        config.k_train,
+    )
+    result = TrainResult(
+        out / "head",
+        acceptance,
+        float(counts[target_ids].sum() / counts.sum()),
+        trainer.iteration,
+        losses[-1],
+    )
+    provenance = Provenance(
+        target_sha256=target_sha256,
+        chat_template_sha256=_digest(chat_template),
+        taps=target.default_taps(),
+        k_train=config.k_train,
+        train_max_len=longest,
+        mask_token_id=mask_token_id,
+        vocab_size=target.config.vocab_size,
+    )
+    card = model_card(target_folder.name, config, result, prompt_source)
+    export_head(result.head, parts.head, target_ids, provenance, card)
+    return result
+
+
+@dataclass(frozen=True)
+class _Parts:
+    head: TrainableHead
+    extractor: FeatureExtractor
+    embedding: torch.Tensor
+
+
+def _corpus(
+    target: Decoder,
+    out: Path,
+    prompts: Sequence[Sequence[int]],
+    target_sha256: str,
+    config: TrainConfig,
+    listener: Listener,
+) -> Corpus:
+    spec = CorpusSpec(
+        target_sha256=target_sha256,
+        num_answers=config.num_answers,
+        answer_len=config.answer_len,
+        greedy_share=config.greedy_share,
+        temperature=config.temperature,
+        seed=config.seed,
+        batch=config.generation_batch,
+    )
+    corpus = Corpus(out / "corpus", spec)
+    missing = sum(len(corpus.members(i)) for i in corpus.missing())
+    done = config.num_answers - missing
+
+    def progress(answers: int) -> None:
+        nonlocal done
+        done += answers
+        listener.generating(done, config.num_answers)
+
+    corpus.generate(target, prompts, progress)
+    return corpus
+
+
+def _build(
+    folder: Path,
+    target: Decoder,
+    target_ids: npt.NDArray[np.int64],
+    samples: Sequence[Sample],
+    config: TrainConfig,
+) -> _Parts:
+    """A head that starts from the target, and what it trains on."""
+    sizes = target.config
+    shape = HeadShape(
+        hidden_size=sizes.hidden_size,
+        intermediate_size=sizes.intermediate_size,
+        num_layers=config.num_layers,
+        attention=sizes.attention,
+        rope=sizes.rope,
+        rms_norm_eps=sizes.rms_norm_eps,
+        num_taps=len(target.default_taps()),
+        draft_vocab_size=len(target_ids),
+    )
+    torch.manual_seed(config.seed)
+    head = TrainableHead(shape)
+    reader = WeightReader(folder, rename=lambda name: name.removeprefix("model."))
+    table = (sizes.vocab_size, sizes.hidden_size)
+    embedding = reader.take("embed_tokens.weight", table, torch.float32)
+    lm_head = (
+        embedding
+        if sizes.tie_word_embeddings
+        else reader.take("lm_head.weight", table, torch.float32)
+    )
+    rows = lm_head[torch.from_numpy(target_ids)]
+    extractor = FeatureExtractor(
+        target, target.default_taps(), rows, cache_bytes=int(config.feature_cache_gib * 2**30)
+    )
+    head.start_from_target(reader, sizes.num_layers)
+    with torch.no_grad():
+        head.lm_head.weight.copy_(rows)
+        taps = extractor.extract(samples[: config.batch]).taps
+        head.mask_hidden.copy_(taps.float().mean((0, 1)))
+    return _Parts(head, extractor, embedding)
+
+
+def choose_draft_vocab(counts: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+    """The `size` most frequent ids, ascending; ties go to the lower id."""
+    return np.sort(np.argsort(-counts, kind="stable")[:size])
+
+
+def weights_digest(folder: Path) -> str:
+    """SHA-256 over the safetensors files of a folder, in name order."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def model_card(target: str, config: TrainConfig, result: TrainResult, prompt_source: str) -> str:
+    """The head's README."""
+    positions = ", ".join(f"{share:.3f}" for share in result.acceptance.accept_by_position)
+    recipe = "\n".join(f"* `{key}`: {value}" for key, value in asdict(config).items())
+    return f"""# P-EAGLE head for {target}
+
+A {config.num_layers}-layer P-EAGLE draft head in the vLLM parallel-drafting layout. It uses the
+target's own embeddings, so no embeddings are stored.
+
+## Data
+
+{config.num_answers} continuations of {config.answer_len} tokens that the target wrote itself
+(past its end-of-sequence token), {config.greedy_share:.0%} of them greedily, the others at
+temperature {config.temperature}. Prompts: {prompt_source}.
+The draft vocabulary holds {result.draft_vocab_coverage:.1%} of their tokens.
+
+## Numbers
+
+{result.iterations} iterations. Teacher-forced on held-out greedy answers, K = {config.k_train}:
+acceptance length {result.acceptance.acceptance_length:.3f} (the extra token counts), acceptance
+by position {positions}, over {result.acceptance.windows} windows.
+
+## Recipe
+
+{recipe}
+"""
+
+
+def _digest(text: str | None) -> str | None:
+    return None if text is None else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileWriteError(f"{folder} cannot be made: {error.strerror}") from error
+

@@ -1,0 +1,190 @@
+"""The training loop: features on the fly, COD sampling, Muon and AdamW, exact resume."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from peagle.errors import CheckpointError
+from peagle.files import write_atomically
+from peagle.train.cod import sample_elements
+from peagle.train.config import TrainConfig
+from peagle.train.corpus import Sample
+from peagle.train.features import FeatureExtractor, stack_elements
+from peagle.train.losses import LOSSES
+from peagle.train.module import TrainableHead
+
+CHECKPOINT = "checkpoint.pt"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What an iteration reports."""
+
+    iteration: int
+    loss: float
+    top1_by_depth: list[float]
+    """Share of elements whose most likely token is the target's, by depth."""
+    seconds: float
+
+
+class Trainer:
+    """Trains a head on samples; everything random follows from (seed, iteration)."""
+
+    def __init__(
+        self,
+        head: TrainableHead,
+        extractor: FeatureExtractor,
+        samples: Sequence[Sample],
+        embedding: torch.Tensor,
+        mask_token_id: int,
+        config: TrainConfig,
+        folder: Path,
+    ) -> None:
+        """
+        Args:
+            embedding: [vocab_size, hidden_size] of the target, frozen.
+            folder: checkpoints and the log go here.
+        """
+        self.head = head
+        self._extractor = extractor
+        self._samples = samples
+        self._embedding = embedding
+        self._mask_token_id = mask_token_id
+        self._config = config
+        self._folder = folder
+        self._optimizers = make_optimizers(head, config)
+        self.iteration = 0
+        self._resume()
+
+    def run(self, report: Callable[[Progress], None] = lambda progress: None) -> None:
+        """Trains up to `config.iterations`, saving a checkpoint now and then."""
+        log = self._folder / "log.jsonl"
+        while self.iteration < self._config.iterations:
+            progress = self._iterate()
+            report(progress)
+            with log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(progress)) + "\n")
+            if self.iteration % self._config.checkpoint_every == 0:
+                self.save()
+        self.save()
+
+    def _iterate(self) -> Progress:
+        started = time.perf_counter()
+        config = self._config
+        scale = learning_rate_scale(self.iteration, config)
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["peak_lr"] * scale
+            optimizer.zero_grad(set_to_none=True)
+        loss, top1 = self._loss(self._choose_samples())
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.head.parameters(), config.clip)
+        for optimizer in self._optimizers:
+            optimizer.step()
+        self.iteration += 1
+        return Progress(self.iteration, loss.item(), top1, time.perf_counter() - started)
+
+    def _choose_samples(self) -> list[Sample]:
+        """The iteration's samples: a fresh permutation each epoch."""
+        size, count = self._config.batch, len(self._samples)
+        chosen = []
+        for position in range(self.iteration * size, (self.iteration + 1) * size):
+            epoch, index = divmod(position, count)
+            generator = torch.Generator().manual_seed(self._config.seed * 1_000_003 + epoch)
+            chosen.append(self._samples[int(torch.randperm(count, generator=generator)[index])])
+        return chosen
+
+    def _loss(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, list[float]]:
+        config = self._config
+        generator = torch.Generator().manual_seed(config.seed * 7_368_787 + self.iteration)
+        features = self._extractor.extract(samples)
+        batch = stack_elements(
+            [
+                sample_elements(
+                    len(s.token_ids), s.prompt_len, config.k_train, config.cod_ratio, generator
+                )
+                for s in samples
+            ]
+        )
+        rows = torch.arange(len(samples))[:, None]
+        inputs = features.token_ids[rows, batch.anchors + 1]
+        inputs = torch.where(batch.depths > 0, self._mask_token_id, inputs)
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = self.head(
+                features.taps, self._embedding[inputs], batch.anchors, batch.depths, batch.mask
+            )
+            logits = self.head.lm_head(hidden[batch.supervised])
+        depths = batch.depths[batch.supervised]
+        wanted = features.draft_logits[rows, batch.anchors + batch.depths + 1][batch.supervised]
+        losses = LOSSES[config.loss](logits, wanted)
+        weights = config.depth_decay ** depths.float()
+        hits = (logits.argmax(-1) == wanted.argmax(-1)).float()
+        top1 = [hits[depths == d].mean().item() for d in range(config.k_train)]
+        return (losses * weights).sum() / weights.sum(), top1
+
+    def save(self) -> None:
+        """Writes a checkpoint, atomically."""
+        state = {
+            "iteration": self.iteration,
+            "config": asdict(self._config),
+            "head": self.head.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+        }
+        write_atomically(self._folder / CHECKPOINT, lambda file: torch.save(state, file))
+
+    def _resume(self) -> None:
+        path = self._folder / CHECKPOINT
+        if not path.exists():
+            return
+        try:
+            state: dict[str, Any] = torch.load(path, weights_only=True)
+        except Exception as error:
+            raise CheckpointError(
+                f"{path} cannot be read: {error}", hint="delete it to start over"
+            ) from error
+        wanted = asdict(self._config)
+        differing = [k for k, v in state["config"].items() if wanted.get(k) != v]
+        if differing:
+            key = differing[0]
+            raise CheckpointError(
+                f"{path}: trained with {key} {state['config'][key]!r}, this run asks for "
+                f"{wanted.get(key)!r}",
+                hint="use the same options to resume, or another --out folder",
+            )
+        self.head.load_state_dict(state["head"])
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.iteration = state["iteration"]
+
+
+def make_optimizers(head: TrainableHead, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers and `fc`, AdamW for the rest."""
+    matrices, others = [], []
+    for name, parameter in head.named_parameters():
+        is_matrix = parameter.ndim == 2 and not name.startswith("lm_head")
+        (matrices if is_matrix else others).append(parameter)
+    muon = torch.optim.Muon(
+        matrices, lr=config.matrix_lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
+    )
+    adamw = torch.optim.AdamW(others, lr=config.other_lr, betas=(0.9, 0.95), weight_decay=0.0)
+    for optimizer in (muon, adamw):
+        for group in optimizer.param_groups:
+            group["peak_lr"] = group["lr"]
+    return [muon, adamw]
+
+
+def learning_rate_scale(iteration: int, config: TrainConfig) -> float:
+    """Linear warm-up, then a cosine from 1 to 0.1."""
+    if iteration < config.warmup:
+        return (iteration + 1) / config.warmup
+    done = (iteration - config.warmup) / max(1, config.iterations - config.warmup)
+    return 0.1 + 0.45 * (1.0 + math.cos(math.pi * min(done, 1.0)))
