@@ -1,0 +1,1 @@
+"""Recorded drafts of another engine, and a plain reference that reproduces them."""
