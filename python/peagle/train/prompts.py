@@ -70,7 +70,7 @@ def _usable_categories() -> dict[Category, int]:
 def _new_text(category: Category, rng: Random, seen: set[str]) -> str | None:
     """Return a text of this category that is neither seen nor held out, or None."""
     for _ in range(_MAX_TRIES):
-        text = category(rng)
+        text = category(rng).strip()
         key = _key(text)
         if key not in seen and not any(word in key for word in HELD_OUT):
             return text
