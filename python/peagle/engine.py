@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from peagle._core import Scheduler, StepOutput, Verdicts
-from peagle.propose.base import Proposals, Proposer
+from peagle._core import Drafts, Scheduler, StepOutput, Verdicts
+from peagle.propose.base import Proposer
 from peagle.runner import ModelRunner
 from peagle.verify import verify
 
@@ -54,7 +54,7 @@ class Engine:
     runner: ModelRunner
     proposer: Proposer | None = None
     times: StepTimes = field(default_factory=StepTimes)
-    _proposals: Proposals | None = None
+    _drafts: Drafts | None = None
     _stop_checks: dict[int, StopCheck] = field(default_factory=dict)
 
     def watch(self, request_id: int, stop_check: StopCheck) -> None:
@@ -74,8 +74,8 @@ class Engine:
         """
         clock = time.perf_counter
         started = clock()
-        plan = self.scheduler.schedule(self._proposals)
-        self._proposals = None
+        plan = self.scheduler.schedule(self._drafts)
+        self._drafts = None
         scheduled = clock()
         logits = self.runner.forward(plan)
         forwarded = clock()
@@ -97,7 +97,8 @@ class Engine:
 
     def _propose(self, output: StepOutput) -> None:
         if self.proposer is not None and len(output.draft.request_ids):
-            self._proposals = self.proposer.propose(output.draft)
+            made = self.proposer.propose(output.draft)
+            self._drafts = Drafts(made.request_ids, made.starts, made.token_ids, made.parents)
 
     def _cuts(self, verdicts: Verdicts) -> np.ndarray[tuple[int], np.dtype[np.int32]] | None:
         if not self._stop_checks:

@@ -1,8 +1,8 @@
 """Every error peagle raises on purpose derives from `PeagleError`.
 
-The message says what is wrong, with the values; the attribute `hint` says what to do about it, or is
-None. The classes of the scheduler and of verification come from one table in the Rust core; those of
-files, models and prompts are defined here.
+The message says what is wrong, with the values; the attribute `hint` says what to do about it, or
+is None. The classes of the scheduler and of verification come from one table in the Rust core;
+those of files, models and prompts are defined here.
 """
 
 from __future__ import annotations

@@ -245,6 +245,10 @@ class LLM:
             )
         return drafts_from_scratch(self.target, self.head, np.asarray(ids, np.int32), k)
 
+    def encode(self, text: str) -> list[int]:
+        """Token ids of raw text."""
+        return self._need_tokenizer().encode(text)
+
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation, up to where the answer begins."""
         return self._need_tokenizer().apply_chat_template(messages)

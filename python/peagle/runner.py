@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from peagle.kv_cache import KvCache
 from peagle.models.batch import Batch
@@ -25,15 +26,14 @@ class ModelRunner:
         self._proposer = proposer
         self._taps = proposer.taps if proposer is not None else ()
 
-    def forward(self, plan: Plan) -> Any:
+    def forward(self, plan: Plan) -> torch.Tensor:
         """One target pass.
 
         Args:
             plan: from the scheduler.
 
         Returns:
-            float32 logits of the plan's `logits_rows` [L, vocab_size]: a numpy array on the CPU,
-            a tensor elsewhere.
+            float32 logits of the plan's `logits_rows` [L, vocab_size], on the CPU.
         """
         batch = Batch.of(plan)
         watched = self._proposer is not None and plan.wants_hidden
@@ -42,7 +42,8 @@ class ModelRunner:
         )
         if self._proposer is not None and watched:
             self._proposer.observe(batch, aux)
-        return self.target.logits(hidden, plan.logits_rows)
+        logits = self.target.logits(hidden, plan.logits_rows)
+        return self.target.backend.tensor(logits).cpu()
 
     def move(self, src: npt.NDArray[np.int32], dst: npt.NDArray[np.int32]) -> None:
         """Makes an accepted tree path contiguous: copies slots, in order."""

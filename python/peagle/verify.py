@@ -1,7 +1,7 @@
 """Verification of one step: a torch logits tensor in, verdicts out.
 
-The rules live in the Rust core (`peagle._core.verify`); this module checks what only torch knows and
-hands the tensor over without a copy.
+The rules live in the Rust core (`peagle._core.verify`); this module checks what only torch knows
+and hands the tensor over without a copy.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def verify(plan: _core.Plan, logits: torch.Tensor) -> _core.Verdicts:
             contiguous, on the CPU. They are read in place; nothing may write them meanwhile.
 
     Returns:
-        One verdict for each request with logits rows: emitted tokens (not cut at any end condition)
-        and the number of accepted drafts. A row with NaN, positive infinity or no finite value is an
-        error of its request alone.
+        One verdict for each request with logits rows: emitted tokens (not cut at any end
+        condition) and the number of accepted drafts. A row with NaN, positive infinity or no
+        finite value is an error of its request alone.
 
     Raises:
         TypeError: another dtype.

@@ -1,0 +1,27 @@
+"""The command line: `peagle generate | demo | bench | train`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+
+from peagle.cli.generate import generate
+from peagle.cli.measure import bench, demo
+from peagle.cli.train import train
+
+app = typer.Typer(
+    help="Speculative decoding with P-EAGLE heads: faster text, token for token the same.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (generate, demo, bench, train):
+    app.command()(command)
+
+
+def main() -> None:
+    """Entry point: logging to stderr, then the command."""
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s: %(message)s")
+    app()

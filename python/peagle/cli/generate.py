@@ -1,0 +1,66 @@
+"""`peagle generate`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from peagle.cli.shared import Device, Dtype, Head, Json, Output, Target, emit, user_errors
+
+
+@user_errors
+def generate(
+    prompt: Annotated[str, typer.Argument(help="What to answer; '-' reads standard input.")],
+    target: Target = "demo",
+    head: Head = "auto",
+    k: Annotated[int | None, typer.Option("-k", help="Drafts a step; 0 is off.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Nucleus mass kept, in (0, 1].")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Tokens kept; 0 keeps all.")] = 0,
+    min_p: Annotated[float, typer.Option(help="Least share of the likeliest token.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="64-bit seed; drawn when absent.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    ignore_eos: Annotated[bool, typer.Option(help="Go on after the end-of-sequence token.")] = False,
+    raw: Annotated[bool, typer.Option(help="Continue the text, without the chat template.")] = False,
+    dtype: Annotated[Dtype, typer.Option(help="Data type of the weights.")] = Dtype.auto,
+    device: Device = "cpu",
+    as_json: Json = False,
+    output: Output = None,
+) -> None:
+    """Answer a prompt; the text streams to the terminal.
+
+    Example: peagle generate "Write a haiku about the sea." --max-tokens 64
+    """
+    from peagle.llm import LLM
+    from peagle.params import SamplingParams
+
+    llm = LLM(target, head=head, dtype=dtype.value, device=device, num_speculative_tokens=k)
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        seed=seed,
+        stop=tuple(stop or ()),
+        ignore_eos=ignore_eos,
+    )
+    text = sys.stdin.read() if prompt == "-" else prompt
+    ids = llm.encode(text) if raw else llm.encode_chat([{"role": "user", "content": text}])
+    result = None
+    for new, result in llm.stream(ids, params):
+        if not as_json:
+            sys.stdout.write(new)
+            sys.stdout.flush()
+    if not as_json:
+        sys.stdout.write("\n")
+    if result is not None:
+        completion = asdict(result.outputs[0])
+        usage = {"prompt": len(ids), "completion": len(result.token_ids)}
+        emit(completion | {"usage": usage}, as_json, output)
+
+

@@ -1,0 +1,81 @@
+"""Drafters with a script, for tests that ask what any drafter may do to the output: nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from peagle.propose.drafts import Chains
+
+Continuation = Callable[[int, int], list[int]]
+"""(request id, number of committed tokens) -> the tokens that the target will commit next."""
+
+
+class ScriptedProposer:
+    """Drafts from a script that may know the right answer.
+
+    Kinds: `perfect`, `wrong` (never right), `alternating` (right, wrong, right, ...), `empty`,
+    `first_wrong`, and `tree` (the right path and wrong siblings).
+    """
+
+    taps: tuple[int, ...] = ()
+
+    def __init__(self, kind: str, continuation: Continuation, vocab: int) -> None:
+        self._kind = kind
+        self._continuation = continuation
+        self._vocab = vocab
+        self._committed: dict[int, int] = {}
+
+    def observe(self, batch: Any, aux: Any) -> None:
+        """Needs nothing."""
+
+    def move(self, src: Any, dst: Any) -> None:
+        """Keeps nothing."""
+
+    def propose(self, plan: Any) -> Any:
+        """Drafts by script."""
+        ends = plan.query_start[1:]
+        starts, tokens, parents = [0], [], []
+        for i, request_id in enumerate(plan.request_ids.tolist()):
+            k = int(plan.k[i])
+            # Mask rows follow the newest committed token's row, which is row n - 1.
+            committed = int(plan.context_lens[i]) + int(ends[i] - plan.query_start[i]) - (k - 1)
+            right = self._continuation(request_id, committed)[:k] if k else []
+            nodes, above = self._nodes(right, k)
+            tokens += nodes
+            parents += above
+            starts.append(len(tokens))
+        return _Drafts(plan.request_ids, starts, tokens, parents)
+
+    def _nodes(self, right: list[int], k: int) -> tuple[list[int], list[int]]:
+        wrong = [(t + 1) % self._vocab for t in right]
+        if self._kind == "empty" or not right:
+            return [], []
+        if self._kind == "tree":
+            tokens, parents, above = [], [], -1
+            for good, bad in zip(right, wrong, strict=True):
+                if len(tokens) + 2 > k:
+                    break
+                tokens += [bad, good]
+                parents += [above, above]
+                above = len(tokens) - 1
+            return tokens, parents
+        chosen = {
+            "perfect": right,
+            "wrong": wrong,
+            "alternating": [r if i % 2 == 0 else w for i, (r, w) in enumerate(zip(right, wrong, strict=True))],
+            "first_wrong": wrong[:1] + right[1:],
+        }[self._kind]
+        return chosen, list(range(-1, len(chosen) - 1))
+
+
+class _Drafts(Chains):
+    def __init__(self, ids: Any, starts: list[int], tokens: list[int], parents: list[int]) -> None:
+        super().__init__(
+            request_ids=ids,
+            starts=np.asarray(starts, np.int32),
+            token_ids=np.asarray(tokens, np.int32),
+            parents=np.asarray(parents, np.int32),
+        )

@@ -1,0 +1,194 @@
+"""Whatever drafts, batches, chunks and pools do: every request gets the tokens it gets alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from peagle import LLM, SamplingParams
+from peagle.engine import Engine
+from peagle.llm import TokensPrompt
+from tests.engine.scripted import ScriptedProposer
+from tests.tiny import VOCAB, make_head, make_target, random_ids
+
+KINDS = ["perfect", "wrong", "alternating", "empty", "first_wrong", "tree"]
+PROMPT_LENGTHS = [1, 2, 7, 16, 17, 33, 40]
+NEW_TOKENS = 40
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny target and a head for it."""
+    root = tmp_path_factory.mktemp("models")
+    make_target(root / "target")
+    make_head(root / "head")
+    return root
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def plain(request: pytest.FixtureRequest, folder: Path) -> LLM:
+    """The engine without a head."""
+    return LLM(folder / "target", dtype=request.param, max_model_len=256, max_num_seqs=1)
+
+
+def prompts() -> list[TokensPrompt]:
+    """Prompts around the block size."""
+    return [
+        TokensPrompt(prompt_token_ids=random_ids(n, seed=n)) for n in PROMPT_LENGTHS
+    ]
+
+
+def params(temperature: float, **changes: Any) -> SamplingParams:
+    """Settings of a run; seeded when sampled."""
+    settings = {"max_tokens": NEW_TOKENS, "temperature": temperature, "seed": 11}
+    return SamplingParams(**(settings | changes))
+
+
+def alone(plain: LLM, temperature: float) -> list[list[int]]:
+    """Each request by itself, without speculation."""
+    return [plain.generate(p, params(temperature))[0].token_ids for p in prompts()]
+
+
+def scripted(plain: LLM, folder: Path, kind: str, truth: list[list[int]], **settings: Any) -> LLM:
+    """An engine whose drafter follows a script."""
+    dtype = "bfloat16" if plain.target.backend.dtype.itemsize == 2 else "float32"
+    llm = LLM(folder / "target", head=folder / "head", dtype=dtype, max_model_len=256, **settings)
+    texts = {
+        i: list(p["prompt_token_ids"]) + t
+        for i, (p, t) in enumerate(zip(prompts(), truth, strict=True))
+    }
+
+    def continuation(request_id: int, committed: int) -> list[int]:
+        return list(texts[request_id][committed:])
+
+    proposer = ScriptedProposer(kind, continuation, VOCAB)
+    llm.engine.proposer = proposer
+    llm.engine.runner._proposer = proposer
+    llm.engine.runner._taps = ()
+    return llm
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_drafts_never_change_the_tokens(
+    plain: LLM, folder: Path, kind: str, k: int, temperature: float
+) -> None:
+    truth = alone(plain, temperature)
+    llm = scripted(plain, folder, kind, truth, num_speculative_tokens=k, max_num_seqs=3)
+    found = [o.token_ids for o in llm.generate(prompts(), params(temperature))]
+    assert found == truth
+    stats = llm.engine.scheduler.stats()
+    if kind == "perfect":
+        assert stats["accepted"] == stats["drafted"] > 0
+    if kind in ("wrong", "first_wrong"):
+        assert stats["accepted"] == 0 < stats["drafted"]
+    assert stats["committed"] == sum(map(len, found))
+    assert stats["free_blocks"] == llm.engine.scheduler.num_blocks
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 1.5])
+@pytest.mark.parametrize("k", range(1, 9))
+def test_a_head_never_changes_the_tokens(
+    plain: LLM, folder: Path, k: int, temperature: float
+) -> None:
+    truth = alone(plain, temperature)
+    llm = head_llm(plain, folder, num_speculative_tokens=k)
+    assert [o.token_ids for o in llm.generate(prompts(), params(temperature))] == truth
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_num_batched_tokens": 16, "max_num_seqs": 4},
+        {"max_num_batched_tokens": 7, "max_num_seqs": 3},
+        {"num_kv_blocks": 12, "max_num_seqs": 7},
+        {"num_kv_blocks": 9, "max_num_seqs": 4, "max_num_batched_tokens": 33},
+        {"block_size": 32, "num_kv_blocks": 9},
+    ],
+    ids=["small chunks", "tiny chunks", "preemption", "preemption and chunks", "large blocks"],
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_chunks_and_preemption_never_change_the_tokens(
+    plain: LLM, folder: Path, settings: dict[str, int], temperature: float
+) -> None:
+    truth = alone(plain, temperature)
+    llm = head_llm(plain, folder, num_speculative_tokens=4, **settings)
+    assert [o.token_ids for o in llm.generate(prompts(), params(temperature))] == truth
+    if "num_kv_blocks" in settings and settings.get("block_size", 16) == 16:
+        assert llm.engine.scheduler.stats()["preemptions"] > 0
+
+
+def head_llm(plain: LLM, folder: Path, **settings: Any) -> LLM:
+    """An engine with the random head."""
+    dtype = "bfloat16" if plain.target.backend.dtype.itemsize == 2 else "float32"
+    return LLM(folder / "target", head=folder / "head", dtype=dtype, max_model_len=256, **settings)
+
+
+def test_live_drafts_equal_drafts_from_scratch(folder: Path) -> None:
+    """Through prefill chunks, partial acceptance and neighbours, the cached path drafts the same."""
+    llm = LLM(
+        folder / "target",
+        head=folder / "head",
+        dtype="float32",
+        max_model_len=256,
+        num_speculative_tokens=5,
+        max_num_batched_tokens=24,
+        num_kv_blocks=14,
+    )
+    committed: dict[int, list[int]] = {}
+    checked = 0
+    for plan, chains in record_drafts(llm.engine):
+        for i, request_id in enumerate(plan.request_ids.tolist()):
+            drafts = chains.token_ids[chains.starts[i] : chains.starts[i + 1]].tolist()
+            if drafts:
+                committed[len(committed)] = drafts
+                checked += 1
+                tokens = history(llm, request_id)
+                assert drafts == llm.propose(tokens, len(drafts))
+                assert drafts[:2] == llm.propose(tokens, 7)[: min(2, len(drafts))]
+    assert checked > 100
+
+
+def record_drafts(engine: Engine) -> Iterator[tuple[Any, Any]]:
+    """Generates for all prompts and yields each draft plan with what was proposed."""
+    seen: list[tuple[Any, Any]] = []
+    propose = engine.proposer.propose  # type: ignore[union-attr]
+
+    def watched(plan: Any) -> Any:
+        chains = propose(plan)
+        seen.append((plan, chains))
+        return chains
+
+    engine.proposer.propose = watched  # type: ignore[union-attr,method-assign]
+    scheduler = engine.scheduler
+    engine_history.clear()
+    for i, prompt in enumerate(prompts()):
+        engine_history[i] = list(prompt["prompt_token_ids"])
+        scheduler.add(
+            i,
+            np.asarray(prompt["prompt_token_ids"], np.int32),
+            max_tokens=25,
+            temperature=0.0,
+            seed=0,
+            ignore_eos=True,
+            eos_token_ids=[],
+            stop_token_ids=[],
+        )
+    while scheduler.num_unfinished():
+        for update in engine.step():
+            engine_history[update.request_id] += update.token_ids
+        yield from seen
+        seen.clear()
+
+
+engine_history: dict[int, list[int]] = {}
+
+
+def history(llm: LLM, request_id: int) -> list[int]:
+    """Committed tokens of a request."""
+    return engine_history[request_id]
