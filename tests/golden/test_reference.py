@@ -13,6 +13,7 @@ from .variants import RULES, build
 
 HERE = Path(__file__).parent
 RECORDING: dict[str, Any] = json.loads((HERE / "vllm_drafts.json").read_text())
+REQUESTS: list[dict[str, Any]] = RECORDING["requests"]
 CASES: list[dict[str, Any]] = RECORDING["cases"]
 
 
@@ -34,8 +35,8 @@ def test_reference_reproduces_the_recording(case: dict[str, Any], tmp_path: Path
     variant = case["variant"]
     head = Head.load(build(variant, tmp_path) if variant else HERE / case["head"])
     with torch.inference_mode():
-        for request in case["requests"]:
-            for entry in request["rounds"]:
+        for request, rounds in zip(REQUESTS, case["rounds"], strict=True):
+            for entry in rounds:
                 committed = request["tokens"][: entry["num_committed"]]
                 logits = draft_logits(target(), head, committed, case["k"])
                 drafts = to_target_ids(head, logits.argmax(-1)).tolist()
@@ -45,7 +46,7 @@ def test_reference_reproduces_the_recording(case: dict[str, Any], tmp_path: Path
 def test_greedy_of_the_reference_target_is_the_recorded_output() -> None:
     """The target half of the reference agrees too."""
     with torch.inference_mode():
-        for request in CASES[0]["requests"]:
+        for request in REQUESTS:
             prompt = request["tokens"][: request["num_prompt"]]
             output = request["tokens"][request["num_prompt"] :]
             assert target().greedy(prompt, len(output)) == output
@@ -56,8 +57,7 @@ def test_layouts_and_batching_do_not_change_the_drafts() -> None:
     same_k = [case for case in CASES if case["k"] == 5 and case["variant"] is None]
     assert len(same_k) == 4
     drafts = [
-        [[entry["drafts"] for entry in request["rounds"]] for request in case["requests"]]
-        for case in same_k
+        [[entry["drafts"] for entry in rounds] for rounds in case["rounds"]] for case in same_k
     ]
     assert drafts[0] == drafts[1] == drafts[2] == drafts[3]
 
@@ -69,8 +69,8 @@ def test_the_recording_is_worth_comparing_with() -> None:
         entry["accepted"]
         for case in CASES
         if case["k"] == 5 and case["head"] == "head_vllm" and case["variant"] is None
-        for request in case["requests"]
-        for entry in request["rounds"]
+        for rounds in case["rounds"]
+        for entry in rounds
     }
     assert accepted >= {0, 1, 2, 3, 4, 5}
 
@@ -78,8 +78,7 @@ def test_the_recording_is_worth_comparing_with() -> None:
 def test_a_wrong_rule_is_noticed() -> None:
     """Negative control: shifting the RoPE base or dropping a norm changes recorded drafts."""
     head = Head.load(HERE / "head_vllm")
-    entry = CASES[0]["requests"][0]
-    tokens = entry["tokens"][:20]
+    tokens = REQUESTS[0]["tokens"][:20]
     right = draft_logits(target(), head, tokens, 5)
     wrong_theta = Head({**head.config, "rope_theta": 10000.0}, head.weights)
     wrong_residual = Head({**head.config, "norm_before_residual": True}, head.weights)
@@ -89,9 +88,8 @@ def test_a_wrong_rule_is_noticed() -> None:
 
 def test_one_call_from_folders() -> None:
     """`reference_drafts` is the same thing from two folder names."""
-    request = CASES[0]["requests"][0]
-    entry = request["rounds"][3]
-    committed = request["tokens"][: entry["num_committed"]]
+    entry = CASES[0]["rounds"][0][3]
+    committed = REQUESTS[0]["tokens"][: entry["num_committed"]]
     drafts = reference_drafts(HERE / "target", HERE / "head_vllm", committed, CASES[0]["k"])
     assert drafts == entry["drafts"]
     with pytest.raises(ValueError, match="two committed tokens"):
