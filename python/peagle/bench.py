@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from peagle.engine import RequestUpdate, StepTimes
 from peagle.backends.threads import num_threads, simd_level
+from peagle.engine import RequestUpdate, StepTimes
 from peagle.llm import LLM, TokensPrompt
 from peagle.params import SamplingParams
 

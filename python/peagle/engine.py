@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from peagle._core import Drafts, Scheduler, StepOutput, Verdicts
+from peagle.params import SamplingParams
 from peagle.propose.base import Proposer
 from peagle.runner import ModelRunner
 from peagle.verify import verify
@@ -46,20 +47,74 @@ class RequestUpdate:
     num_accepted: int
 
 
-@dataclass
+@dataclass(frozen=True)
+class EngineConfig:
+    """Sizes of the scheduler."""
+
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    """Requests that run together."""
+    max_num_batched_tokens: int
+    """Rows of a step."""
+    max_model_len: int
+    num_speculative_tokens: int
+    """Most drafts a step; 0 is off."""
+
+
 class Engine:
     """Runs requests together, one step at a time. Knows token ids, not text."""
 
-    scheduler: Scheduler
-    runner: ModelRunner
-    proposer: Proposer | None = None
-    times: StepTimes = field(default_factory=StepTimes)
-    _drafts: Drafts | None = None
-    _stop_checks: dict[int, StopCheck] = field(default_factory=dict)
+    def __init__(
+        self, runner: ModelRunner, proposer: Proposer | None, config: EngineConfig
+    ) -> None:
+        """
+        Raises:
+            PeagleError: sizes that do not go together.
+        """
+        self.scheduler = Scheduler(**asdict(config))
+        self.runner = runner
+        self.proposer = proposer
+        self.times = StepTimes()
+        self._drafts: Drafts | None = None
+        self._stop_checks: dict[int, StopCheck] = {}
 
-    def watch(self, request_id: int, stop_check: StopCheck) -> None:
-        """Asks `stop_check` about every step of a request that was added to the scheduler."""
-        self._stop_checks[request_id] = stop_check
+    def add(
+        self,
+        request_id: int,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        seed: int,
+        eos_token_ids: Sequence[int],
+        stop_check: StopCheck | None = None,
+    ) -> None:
+        """Queues a request.
+
+        Args:
+            seed: 64-bit; keys the request's noise.
+            eos_token_ids: the model's own ends.
+            stop_check: asked about the tokens of every step.
+
+        Raises:
+            PeagleError: a subclass for each bad value; nothing was queued.
+        """
+        self.scheduler.add(
+            request_id,
+            np.asarray(prompt_token_ids, np.int32),
+            max_tokens=params.max_tokens,
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            seed=seed,
+            ignore_eos=params.ignore_eos,
+            eos_token_ids=list(eos_token_ids),
+            stop_token_ids=list(params.stop_token_ids),
+            num_speculative_tokens=params.num_speculative_tokens,
+        )
+        if stop_check is not None:
+            self._stop_checks[request_id] = stop_check
 
     def abort(self, request_id: int) -> bool:
         """Ends a request in any phase and frees its blocks; false if it is not there."""

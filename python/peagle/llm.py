@@ -11,12 +11,11 @@ from typing import TypedDict
 
 import numpy as np
 
-from peagle._core import Scheduler
 from peagle.arguments import strict_arguments
 from peagle.backends import select_backend
 from peagle.demo.head import demo_head_dir
 from peagle.demo.target import demo_target_dir
-from peagle.engine import Engine, RequestUpdate
+from peagle.engine import Engine, EngineConfig, RequestUpdate
 from peagle.errors import (
     ConfigError,
     GenerationError,
@@ -158,7 +157,9 @@ class LLM:
         cache = KvCache.allocate(self.target, blocks, block_size)
         proposer = PEagleProposer(self.head, cache) if self.num_speculative_tokens else None
         self.engine = Engine(
-            scheduler=Scheduler(
+            ModelRunner(self.target, cache, proposer),
+            proposer,
+            EngineConfig(
                 num_blocks=blocks,
                 block_size=block_size,
                 max_num_seqs=max_num_seqs,
@@ -166,8 +167,6 @@ class LLM:
                 max_model_len=self.max_model_len,
                 num_speculative_tokens=self.num_speculative_tokens,
             ),
-            runner=ModelRunner(self.target, cache, proposer),
-            proposer=proposer,
         )
         self._next_id = 0
 
@@ -316,22 +315,14 @@ class LLM:
             self._need_tokenizer()
         request_id, self._next_id = self._next_id, self._next_id + 1
         seed = secrets.randbits(64) if params.seed is None else params.seed
-        self.engine.scheduler.add(
+        self.engine.add(
             request_id,
-            np.asarray(prompt_token_ids, np.int32),
-            max_tokens=params.max_tokens,
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
+            prompt_token_ids,
+            params,
             seed=seed,
-            ignore_eos=params.ignore_eos,
-            eos_token_ids=list(self._eos_token_ids),
-            stop_token_ids=list(params.stop_token_ids),
-            num_speculative_tokens=params.num_speculative_tokens,
+            eos_token_ids=self._eos_token_ids,
+            stop_check=checker.check if checker is not None and params.stop_strings else None,
         )
-        if checker is not None and params.stop_strings:
-            self.engine.watch(request_id, checker.check)
         completion = CompletionOutput("", [], None, seed)
         return _Request(request_id, RequestOutput(prompt_token_ids, [completion]), checker)
 

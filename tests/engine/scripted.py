@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
 from peagle.propose.drafts import Chains
 
 Continuation = Callable[[int, int], list[int]]
@@ -65,7 +64,9 @@ class ScriptedProposer:
         chosen = {
             "perfect": right,
             "wrong": wrong,
-            "alternating": [r if i % 2 == 0 else w for i, (r, w) in enumerate(zip(right, wrong, strict=True))],
+            "alternating": [
+                r if i % 2 == 0 else w for i, (r, w) in enumerate(zip(right, wrong, strict=True))
+            ],
             "first_wrong": wrong[:1] + right[1:],
         }[self._kind]
         return chosen, list(range(-1, len(chosen) - 1))

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-
 from peagle import LLM, SamplingParams
 from peagle.engine import Engine
 from peagle.llm import TokensPrompt
+
 from tests.engine.scripted import ScriptedProposer
 from tests.tiny import VOCAB, make_head, make_target, random_ids
 
@@ -37,9 +36,7 @@ def plain(request: pytest.FixtureRequest, folder: Path) -> LLM:
 
 def prompts() -> list[TokensPrompt]:
     """Prompts around the block size."""
-    return [
-        TokensPrompt(prompt_token_ids=random_ids(n, seed=n)) for n in PROMPT_LENGTHS
-    ]
+    return [TokensPrompt(prompt_token_ids=random_ids(n, seed=n)) for n in PROMPT_LENGTHS]
 
 
 def params(temperature: float, **changes: Any) -> SamplingParams:
@@ -130,7 +127,7 @@ def head_llm(plain: LLM, folder: Path, **settings: Any) -> LLM:
 
 
 def test_live_drafts_equal_drafts_from_scratch(folder: Path) -> None:
-    """Through prefill chunks, partial acceptance and neighbours, the cached path drafts the same."""
+    """Chunks, partial acceptance and neighbours do not change what the cached path drafts."""
     llm = LLM(
         folder / "target",
         head=folder / "head",
@@ -169,16 +166,8 @@ def record_drafts(engine: Engine) -> Iterator[tuple[Any, Any]]:
     engine_history.clear()
     for i, prompt in enumerate(prompts()):
         engine_history[i] = list(prompt["prompt_token_ids"])
-        scheduler.add(
-            i,
-            np.asarray(prompt["prompt_token_ids"], np.int32),
-            max_tokens=25,
-            temperature=0.0,
-            seed=0,
-            ignore_eos=True,
-            eos_token_ids=[],
-            stop_token_ids=[],
-        )
+        settings = SamplingParams(max_tokens=25, ignore_eos=True)
+        engine.add(i, prompt["prompt_token_ids"], settings, seed=0, eos_token_ids=())
     while scheduler.num_unfinished():
         for update in engine.step():
             engine_history[update.request_id] += update.token_ids

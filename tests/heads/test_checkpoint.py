@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from peagle.backends import select_backend
 from peagle.errors import (
     CheckpointError,
@@ -19,6 +18,7 @@ from peagle.errors import (
 )
 from peagle.heads.peagle import PEagleHead
 from peagle.models.llama import Decoder
+
 from tests.tiny import VOCAB, edit_config, edit_head, make_head, make_target
 
 

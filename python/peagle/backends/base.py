@@ -75,7 +75,9 @@ class Backend(ABC):
         """Tables for `attention`."""
 
     @abstractmethod
-    def zeros_cache(self, num_blocks: int, block_size: int, attention: AttentionConfig) -> LayerCache:
+    def zeros_cache(
+        self, num_blocks: int, block_size: int, attention: AttentionConfig
+    ) -> LayerCache:
         """An empty paged KV cache of one layer."""
 
     @abstractmethod

@@ -160,7 +160,7 @@ class TorchBackend(Backend):
         every = slice(None)
         cache.k[prepared.write_block, every, every, prepared.write_offset] = k
         cache.v[prepared.write_block, every, prepared.write_offset] = v
-        requests, blocks = prepared.block_tables.shape
+        requests = prepared.block_tables.shape[0]
         keys = cache.k[prepared.block_tables].permute(0, 2, 1, 4, 3)
         values = cache.v[prepared.block_tables].permute(0, 2, 1, 3, 4)
         keys, values = (x.reshape(requests, kv_heads, -1, dim) for x in (keys, values))
@@ -220,7 +220,9 @@ def padded_layout(batch: Batch, block_size: int) -> PaddedLayout:
     flat_map = np.zeros(len(batch.input_ids), np.int32)
     visible = np.zeros((requests, width, keys), np.bool_)
     visible[:, :, 0:2] = True  # padding rows need a key; real rows are overwritten below
-    for request, (start, rows) in enumerate(zip(starts[:-1].tolist(), widths.tolist(), strict=True)):
+    for request, (start, rows) in enumerate(
+        zip(starts[:-1].tolist(), widths.tolist(), strict=True)
+    ):
         context = int(batch.context_lens[request])
         row_map[request, :rows] = np.arange(start, start + rows)
         flat_map[start : start + rows] = request * width + np.arange(rows)

@@ -24,8 +24,12 @@ def generate(
     seed: Annotated[int | None, typer.Option(help="64-bit seed; drawn when absent.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
-    ignore_eos: Annotated[bool, typer.Option(help="Go on after the end-of-sequence token.")] = False,
-    raw: Annotated[bool, typer.Option(help="Continue the text, without the chat template.")] = False,
+    ignore_eos: Annotated[
+        bool, typer.Option(help="Go on after the end-of-sequence token.")
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option(help="Continue the text, without the chat template.")
+    ] = False,
     dtype: Annotated[Dtype, typer.Option(help="Data type of the weights.")] = Dtype.auto,
     device: Device = "cpu",
     as_json: Json = False,
@@ -52,7 +56,7 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     ids = llm.encode(text) if raw else llm.encode_chat([{"role": "user", "content": text}])
     result = None
-    for new, result in llm.stream(ids, params):
+    for new, result in llm.stream(ids, params):  # noqa: B007
         if not as_json:
             sys.stdout.write(new)
             sys.stdout.flush()
@@ -62,5 +66,3 @@ def generate(
         completion = asdict(result.outputs[0])
         usage = {"prompt": len(ids), "completion": len(result.token_ids)}
         emit(completion | {"usage": usage}, as_json, output)
-
-

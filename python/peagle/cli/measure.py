@@ -57,8 +57,9 @@ def bench(
     ] = None,
     num_prompts: Annotated[int, typer.Option(help="Prompts used, from the first on.")] = 8,
     batch: Annotated[int, typer.Option(help="Requests that run together.")] = 1,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of each answer (end of text ignored).")]
-    = 128,
+    max_tokens: Annotated[
+        int, typer.Option(help="Tokens of each answer (end of text ignored).")
+    ] = 128,
     rounds: Annotated[int, typer.Option(help="Measured rounds.")] = 3,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of every request.")] = 0,
@@ -96,9 +97,7 @@ def bench(
         "ignore_eos": True,
     }
     with progress_bar("measuring") as advance:
-        results = run_bench(
-            llm, encoded, ks, params, batch=batch, rounds=rounds, progress=advance
-        )
+        results = run_bench(llm, encoded, ks, params, batch=batch, rounds=rounds, progress=advance)
     meta = hardware() | {
         "target": target,
         "head": head,

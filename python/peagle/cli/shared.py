@@ -100,5 +100,3 @@ class progress_bar:  # noqa: N801 - reads as a function
 
     def __exit__(self, *exception: object) -> None:
         self._progress.stop()
-
-

@@ -40,8 +40,16 @@ def print_bench(meta: dict[str, Any], results: list[dict[str, Any]]) -> None:
     """The benchmark's table."""
     console = Console(highlight=False)
     table = Table(
-        "K", "tokens/s", "speed-up", "acceptance length*", "by position",
-        "step ms", "drafter", "verify", "TTFT ms", "p50/p95/p99 ms a token",
+        "K",
+        "tokens/s",
+        "speed-up",
+        "acceptance length*",
+        "by position",
+        "step ms",
+        "drafter",
+        "verify",
+        "TTFT ms",
+        "p50/p95/p99 ms a token",
     )
     for r in results:
         gaps = "/".join(f"{v:.1f}" for v in r["inter_token_ms"].values())

@@ -27,7 +27,9 @@ def train(
     ] = None,
     mask_token: Annotated[
         str | None,
-        typer.Option(help="Unused token of the target for mask rows; the demo's is <empty_output>."),
+        typer.Option(
+            help="Unused token of the target for mask rows; the demo's is <empty_output>."
+        ),
     ] = None,
     answers: Annotated[int, typer.Option(help="Continuations to generate.")] = DEFAULTS.num_answers,
     answer_len: Annotated[int, typer.Option(help="Tokens of each.")] = DEFAULTS.answer_len,

@@ -87,9 +87,7 @@ class HeadConfig:
             taps=taps,
             num_taps=len(taps) if taps else int(config.get("num_aux_hidden_states") or 3),
             norm_before_residual=bool(config.get("norm_before_residual", False)),
-            norm_before_fc=bool(
-                config.get("norm_before_fc", nested.get("norm_before_fc", False))
-            ),
+            norm_before_fc=bool(config.get("norm_before_fc", nested.get("norm_before_fc", False))),
             fc_norm=bool(config.get("fc_norm", False)),
             k_train=ours.get("k_train"),
             train_max_len=ours.get("train_max_len"),

@@ -244,9 +244,7 @@ def _project(
 def _embedding(reader: WeightReader, config: HeadConfig, target: Decoder) -> Array:
     if "embed_tokens.weight" in reader:
         shape = (config.vocab_size, config.hidden_size)
-        return target.backend.array(
-            reader.take("embed_tokens.weight", shape, target.backend.dtype)
-        )
+        return target.backend.array(reader.take("embed_tokens.weight", shape, target.backend.dtype))
     if config.hidden_size != target.config.hidden_size:
         raise HeadMismatchError(
             f"{reader.folder}: no embed_tokens.weight, and the target's embeddings have width "
@@ -269,9 +267,7 @@ def _lm_head(reader: WeightReader, config: HeadConfig, target: Decoder) -> Any:
     return target.lm_head
 
 
-def _target_ids(
-    reader: WeightReader, config: HeadConfig, folder: Path
-) -> npt.NDArray[np.int32]:
+def _target_ids(reader: WeightReader, config: HeadConfig, folder: Path) -> npt.NDArray[np.int32]:
     """Turns `d2t` (offsets: target id = draft id + d2t[draft id]) into target ids."""
     size, vocab = config.draft_vocab_size, config.vocab_size
     draft_ids = np.arange(size, dtype=np.int64)

@@ -136,8 +136,10 @@ class DecoderConfig:
     def from_dict(cls, config: Mapping[str, Any], source: str) -> DecoderConfig:
         """Builds the configuration from parsed JSON; `source` names it in errors."""
         architectures = config.get("architectures") or []
-        family = next((SUPPORTED_ARCHITECTURES[a] for a in architectures
-                       if a in SUPPORTED_ARCHITECTURES), None)
+        family = next(
+            (SUPPORTED_ARCHITECTURES[a] for a in architectures if a in SUPPORTED_ARCHITECTURES),
+            None,
+        )
         if family is None:
             raise ConfigError(
                 f"{source}: unsupported architecture {list(architectures)}",

@@ -15,7 +15,7 @@ from peagle.models.weights import WeightReader
 
 @dataclass(frozen=True)
 class DecoderLayer:
-    """RMSNorm, attention, RMSNorm, gated SiLU MLP, each with a residual; q/k/v and gate/up fused."""
+    """RMSNorm, attention, RMSNorm, gated SiLU MLP, with residuals; q/k/v and gate/up fused."""
 
     config: AttentionConfig
     eps: float
@@ -60,7 +60,9 @@ class DecoderLayer:
                 for name, size in zip(names, sizes, strict=True)
             ]
             biases = [
-                vector(f"{name}.bias", size) for name, size in zip(names, sizes, strict=True) if bias
+                vector(f"{name}.bias", size)
+                for name, size in zip(names, sizes, strict=True)
+                if bias
             ]
             return backend.pack(torch.cat(weights), torch.cat(biases) if bias else None)
 

@@ -29,9 +29,7 @@ class Decoder:
     rope: RopeTables
 
     @classmethod
-    def load(
-        cls, folder: Path, backend: Backend, *, max_position: int | None = None
-    ) -> Decoder:
+    def load(cls, folder: Path, backend: Backend, *, max_position: int | None = None) -> Decoder:
         """Loads a Hugging Face folder: `config.json` and single or sharded safetensors.
 
         Args:

@@ -199,9 +199,7 @@ def block_tables(lengths: Int32Array) -> tuple[Int32Array, int]:
     return tables, int(starts[-1])
 
 
-def dense_batch(
-    rows: Sequence[Int32Array], context: Int32Array, tables: Int32Array
-) -> Batch:
+def dense_batch(rows: Sequence[Int32Array], context: Int32Array, tables: Int32Array) -> Batch:
     """A batch of chains: `rows[i]` follows `context[i]` tokens of sequence i."""
     widths = [len(r) for r in rows]
     query_start = np.concatenate([[0], np.cumsum(widths)]).astype(np.int32)

@@ -74,8 +74,10 @@ def _runs(
     depth = torch.arange(k)
     elements = Elements(
         anchors=torch.cat([torch.arange(len(ids) - 1)] + [anchors] * (k - 1)),
-        depths=torch.cat([torch.zeros(len(ids) - 1, dtype=torch.int64)]
-                         + [torch.full_like(anchors, d) for d in range(1, k)]),
+        depths=torch.cat(
+            [torch.zeros(len(ids) - 1, dtype=torch.int64)]
+            + [torch.full_like(anchors, d) for d in range(1, k)]
+        ),
         supervised=torch.ones(len(ids) - 1 + len(anchors) * (k - 1), dtype=torch.bool),
     )
     batch = stack_elements([elements])

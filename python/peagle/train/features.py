@@ -64,7 +64,9 @@ class FeatureExtractor:
         pad = torch.nn.utils.rnn.pad_sequence
         final = pad([s.final for s in states], batch_first=True)
         return TargetFeatures(
-            token_ids=pad([torch.from_numpy(s.token_ids).long() for s in samples], batch_first=True),
+            token_ids=pad(
+                [torch.from_numpy(s.token_ids).long() for s in samples], batch_first=True
+            ),
             taps=pad([s.taps for s in states], batch_first=True),
             draft_logits=final @ self._head_rows.T,
         )
@@ -128,7 +130,7 @@ def stack_elements(elements: Sequence[Elements]) -> ElementBatch:
         anchors=anchors,
         depths=depths,
         supervised=pad([e.supervised for e in elements], 0).bool(),
-        mask=torch.stack(
-            [attention_mask(a, d) for a, d in zip(anchors, depths, strict=True)]
-        )[:, None],
+        mask=torch.stack([attention_mask(a, d) for a, d in zip(anchors, depths, strict=True)])[
+            :, None
+        ],
     )

@@ -275,4 +275,3 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileWriteError(f"{folder} cannot be made: {error.strerror}") from error
-
