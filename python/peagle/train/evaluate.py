@@ -33,6 +33,8 @@ def teacher_forced_acceptance(
     target_ids: torch.Tensor,
     mask_token_id: int,
     k: int,
+    *,
+    autocast: bool = True,
 ) -> Acceptance:
     """Walks each answer as the engine would: a window of K drafts, then on by what was accepted.
 
@@ -43,11 +45,13 @@ def teacher_forced_acceptance(
         samples: greedy answers.
         embedding: [vocab_size, hidden_size] of the target.
         target_ids: [draft_vocab_size] target ids of the draft ids.
+        autocast: run the head's matrix products in bfloat16, as it will be exported.
     """
     accepted = torch.zeros(k, dtype=torch.int64)
     windows = 0
     for sample in samples:
-        runs = _runs(head, extractor, sample, embedding, target_ids, mask_token_id, k)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            runs = _runs(head, extractor, sample, embedding, target_ids, mask_token_id, k)
         position = sample.prompt_len - 1
         while position < len(runs):
             run = int(runs[position])
@@ -84,9 +88,8 @@ def _runs(
     inputs = torch.where(
         batch.depths > 0, mask_token_id, ids[(batch.anchors + 1).clamp(max=len(ids) - 1)]
     )
-    with torch.autocast("cpu", torch.bfloat16):
-        hidden = head(features.taps, embedding[inputs], batch.anchors, batch.depths, batch.mask)
-        drafts = target_ids[head.lm_head(hidden)[0].argmax(-1)]
+    hidden = head(features.taps, embedding[inputs], batch.anchors, batch.depths, batch.mask)
+    drafts = target_ids[head.lm_head(hidden)[0].argmax(-1)]
     first = drafts[: len(anchors)]
     deeper = drafts[len(ids) - 1 :].view(k - 1, len(anchors))
     guesses = torch.cat([first[None], deeper])
