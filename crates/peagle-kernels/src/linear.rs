@@ -1,0 +1,366 @@
+//! Linear layers with packed weights, and the operations fused into them.
+//!
+//! An output element is one accumulator that runs over k upwards (see [`crate::tile`]), then
+//! `+ bias`, then `+ residual`, then one rounding. Neither the number of rows, nor the tiles
+//! they fall into, nor the threads have a say in its value.
+use std::ops::Range;
+
+use crate::element::Element;
+use crate::error::{KernelError, check_len};
+use crate::norm::{norm_row, silu_row};
+use crate::panel::{Panels, WIDTH};
+use crate::pool;
+use crate::scratch::{Buffer, lend};
+use crate::shared::Shared;
+use crate::simd::{Dispatch, Level, Simd, Work};
+use crate::tile::multiply;
+
+/// Most rows of a register tile at any level.
+const MAX_TILE: usize = 12;
+
+/// Packed activations are kept below this, so that they stay in the L2 cache.
+const BLOCK_BYTES: usize = 512 << 10;
+
+/// Numbers of `x` from which on packing is worth a parallel region.
+const PACK_ALONE: usize = 1 << 14;
+
+/// `out = x W^T + b`, with `W` packed once.
+pub struct PackedLinear<E> {
+    level: Level,
+    panels: Panels,
+    bias: Option<Vec<f32>>,
+    n: usize,
+    k: usize,
+    dtype: std::marker::PhantomData<E>,
+}
+
+/// What is done to a row before the product.
+#[derive(Clone, Copy)]
+enum Input<'a, E> {
+    /// Rows `[K]` as they are.
+    Plain,
+    /// Rows `[K]`, RMS-normalised.
+    Norm { weight: &'a [E], eps: f32 },
+    /// Rows `[2K]`: silu of the first half times the second.
+    Silu,
+}
+
+/// Where the sums go.
+#[derive(Clone, Copy)]
+enum Output<'a, E> {
+    Store(Shared<'a, E>),
+    StoreF32(Shared<'a, f32>),
+    Add(Shared<'a, E>),
+}
+
+impl<E: Element> PackedLinear<E> {
+    /// Pack `weight` (row-major `[n, k]`) and `bias` (`[n]`).
+    pub fn new(weight: &[E], bias: Option<&[E]>, n: usize, k: usize) -> Result<Self, KernelError> {
+        Self::with_level(Level::best(), weight, bias, n, k)
+    }
+
+    /// [`PackedLinear::new`] for a chosen CPU level.
+    pub fn with_level(
+        level: Level,
+        weight: &[E],
+        bias: Option<&[E]>,
+        n: usize,
+        k: usize,
+    ) -> Result<Self, KernelError> {
+        for (what, size) in [("out_features", n), ("in_features", k)] {
+            if size == 0 {
+                return Err(KernelError::Size {
+                    what,
+                    got: 0,
+                    rule: "at least 1",
+                });
+            }
+        }
+        check_len("weight", weight.len(), n * k)?;
+        if let Some(bias) = bias {
+            check_len("bias", bias.len(), n)?;
+        }
+        let bias = bias.map(|bias| bias.iter().map(|b| b.to_f32()).collect());
+        let panels = Panels::new(weight, n, k);
+        Ok(Self {
+            level,
+            panels,
+            bias,
+            n,
+            k,
+            dtype: std::marker::PhantomData,
+        })
+    }
+
+    /// K, the length of an input row.
+    pub fn in_features(&self) -> usize {
+        self.k
+    }
+
+    /// N, the length of an output row.
+    pub fn out_features(&self) -> usize {
+        self.n
+    }
+
+    /// Bytes of packed weights: what one call reads at least.
+    pub fn bytes(&self) -> usize {
+        self.panels.bytes()
+    }
+
+    /// `out = x W^T + b`, rounded once; `x` is `[M, K]`, `out` is `[M, N]`.
+    pub fn forward(&self, x: &[E], out: &mut [E]) -> Result<(), KernelError> {
+        let m = self.check(x, self.k, out.len())?;
+        self.run(x, m, Input::Plain, Output::Store(Shared::new(out)));
+        Ok(())
+    }
+
+    /// [`PackedLinear::forward`] without the rounding.
+    pub fn forward_f32(&self, x: &[E], out: &mut [f32]) -> Result<(), KernelError> {
+        let m = self.check(x, self.k, out.len())?;
+        self.run(x, m, Input::Plain, Output::StoreF32(Shared::new(out)));
+        Ok(())
+    }
+
+    /// `out = rms_norm(x) W^T + b`; `norm_weight` is `[K]`.
+    pub fn forward_norm(
+        &self,
+        x: &[E],
+        norm_weight: &[E],
+        eps: f32,
+        out: &mut [E],
+    ) -> Result<(), KernelError> {
+        check_len("norm_weight", norm_weight.len(), self.k)?;
+        let m = self.check(x, self.k, out.len())?;
+        let input = Input::Norm {
+            weight: norm_weight,
+            eps,
+        };
+        self.run(x, m, input, Output::Store(Shared::new(out)));
+        Ok(())
+    }
+
+    /// [`PackedLinear::forward_norm`] without the last rounding.
+    pub fn forward_norm_f32(
+        &self,
+        x: &[E],
+        norm_weight: &[E],
+        eps: f32,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        check_len("norm_weight", norm_weight.len(), self.k)?;
+        let m = self.check(x, self.k, out.len())?;
+        let input = Input::Norm {
+            weight: norm_weight,
+            eps,
+        };
+        self.run(x, m, input, Output::StoreF32(Shared::new(out)));
+        Ok(())
+    }
+
+    /// `residual += x W^T + b`, rounded once; `residual` is `[M, N]`.
+    pub fn forward_add(&self, x: &[E], residual: &mut [E]) -> Result<(), KernelError> {
+        let m = self.check(x, self.k, residual.len())?;
+        self.run(x, m, Input::Plain, Output::Add(Shared::new(residual)));
+        Ok(())
+    }
+
+    /// `residual += (silu(gate) * up) W^T + b`, rounded once; `gate_up` is `[M, 2K]`, gate
+    /// first, `residual` is `[M, N]`.
+    pub fn forward_silu_add(&self, gate_up: &[E], residual: &mut [E]) -> Result<(), KernelError> {
+        let m = self.check(gate_up, 2 * self.k, residual.len())?;
+        self.run(gate_up, m, Input::Silu, Output::Add(Shared::new(residual)));
+        Ok(())
+    }
+
+    /// The number of rows of `x`, if the lengths agree.
+    fn check(&self, x: &[E], width: usize, out: usize) -> Result<usize, KernelError> {
+        let m = x.len() / width;
+        check_len("x", x.len(), m * width)?;
+        check_len("out", out, m * self.n)?;
+        Ok(m)
+    }
+
+    fn run(&self, x: &[E], m: usize, input: Input<'_, E>, output: Output<'_, E>) {
+        let width = x.len() / m.max(1);
+        let most = (BLOCK_BYTES / (self.k * size_of::<E>())).max(4 * MAX_TILE);
+        let blocks = m.div_ceil(most).max(1);
+        for block in 0..blocks {
+            let (from, to) = (m * block / blocks, m * (block + 1) / blocks);
+            let x = &x[from * width..to * width];
+            let call = Call {
+                linear: self,
+                x,
+                first: from,
+                rows: to - from,
+                input,
+                output,
+            };
+            self.level.run(call);
+        }
+    }
+}
+
+/// Some rows of one call: they are packed first, then every panel meets all of them.
+struct Call<'a, E> {
+    linear: &'a PackedLinear<E>,
+    x: &'a [E],
+    /// Row of the output where these begin.
+    first: usize,
+    rows: usize,
+    input: Input<'a, E>,
+    output: Output<'a, E>,
+}
+
+thread_local! {
+    /// Packed activations of the call that this thread makes.
+    static PACKED: Buffer = const { Buffer::new(Vec::new()) };
+    /// A row after its [`Input`] operation.
+    static ROW: Buffer = const { Buffer::new(Vec::new()) };
+}
+
+impl<E: Element> Dispatch for Call<'_, E> {
+    fn run<S: Simd>(self, s: S) {
+        let steps = self.linear.k.div_ceil(E::STEP);
+        lend::<E::X<S>, _>(&PACKED, self.rows * steps, |packed| {
+            self.pack(s, packed);
+            pool::run(self.linear.n.div_ceil(WIDTH), |panel| {
+                s.enter(OnePanel::<S, E> {
+                    call: &self,
+                    packed,
+                    panel,
+                });
+            });
+        });
+    }
+}
+
+impl<E: Element> Call<'_, E> {
+    /// Register tiles, as even as they come.
+    fn tiles<S: Simd>(&self) -> usize {
+        self.rows.div_ceil(S::MAX_ROWS)
+    }
+
+    /// Rows of one tile.
+    fn tile<S: Simd>(&self, index: usize) -> Range<usize> {
+        let tiles = self.tiles::<S>();
+        self.rows * index / tiles..self.rows * (index + 1) / tiles
+    }
+
+    /// Fill `packed`: tile after tile, inside a tile step after step, inside a step its rows.
+    fn pack<S: Simd>(&self, s: S, packed: &mut [E::X<S>]) {
+        let steps = self.linear.k.div_ceil(E::STEP);
+        let tiles = self.tiles::<S>();
+        let shared = Shared::new(packed);
+        let one = |index| {
+            let rows = self.tile::<S>(index);
+            // SAFETY: each tile has its own part.
+            let packed = unsafe { shared.part(rows.start * steps, rows.len() * steps) };
+            s.enter(OneTile::<S, E> {
+                call: self,
+                rows,
+                packed,
+            });
+        };
+        if self.rows * self.linear.k < PACK_ALONE {
+            (0..tiles).for_each(one);
+        } else {
+            pool::run(tiles, one);
+        }
+    }
+}
+
+/// Pack the rows of one tile.
+struct OneTile<'a, S: Simd, E: Element> {
+    call: &'a Call<'a, E>,
+    rows: Range<usize>,
+    packed: &'a mut [E::X<S>],
+}
+
+impl<S: Simd, E: Element> Work<S> for OneTile<'_, S, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, s: S) {
+        let k = self.call.linear.k;
+        let count = self.rows.len();
+        lend::<E, _>(&ROW, k, |row| {
+            for (r, index) in self.rows.enumerate() {
+                let to = &mut self.packed[r..];
+                match self.call.input {
+                    Input::Plain => {
+                        E::pack_row(s, &self.call.x[index * k..][..k], to, count);
+                        continue;
+                    }
+                    Input::Norm { weight, eps } => {
+                        norm_row(s, &self.call.x[index * k..][..k], weight, eps, row);
+                    }
+                    Input::Silu => silu_row(s, &self.call.x[index * 2 * k..][..2 * k], row),
+                }
+                E::pack_row(s, row, to, count);
+            }
+        });
+    }
+}
+
+/// All rows of a call times one panel.
+struct OnePanel<'a, S: Simd, E: Element> {
+    call: &'a Call<'a, E>,
+    packed: &'a [E::X<S>],
+    panel: usize,
+}
+
+impl<S: Simd, E: Element> Work<S> for OnePanel<'_, S, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, s: S) {
+        let call = self.call;
+        let weights = call.linear.panels.get(self.panel);
+        for index in 0..call.tiles::<S>() {
+            let rows = call.tile::<S>(index);
+            let x = &self.packed[rows.start * weights.len()..][..rows.len() * weights.len()];
+            let mut sums = [[[0.0; 16]; 2]; MAX_TILE];
+            let sums = &mut sums[..rows.len()];
+            multiply::<S, E>(s, weights, x, sums);
+            for (row, sums) in rows.zip(sums) {
+                call.finish(row, self.panel, sums.as_flattened_mut());
+            }
+        }
+    }
+}
+
+impl<E: Element> Call<'_, E> {
+    /// Bias, residual, rounding and store of one row's columns of a panel.
+    #[inline(always)]
+    fn finish(&self, row: usize, panel: usize, sums: &mut [f32]) {
+        let first = panel * WIDTH;
+        let columns = WIDTH.min(self.linear.n - first);
+        let sums = &mut sums[..columns];
+        if let Some(bias) = &self.linear.bias {
+            for (sum, bias) in sums.iter_mut().zip(&bias[first..]) {
+                *sum += bias;
+            }
+        }
+        let at = (self.first + row) * self.linear.n + first;
+        match self.output {
+            Output::Store(out) => {
+                // SAFETY: only this task has these columns of this row.
+                let out = unsafe { out.part(at, columns) };
+                for (out, &mut sum) in out.iter_mut().zip(sums) {
+                    *out = E::from_f32(sum);
+                }
+            }
+            Output::StoreF32(out) => {
+                // SAFETY: only this task has these columns of this row.
+                unsafe { out.part(at, columns) }.copy_from_slice(sums);
+            }
+            Output::Add(out) => {
+                // SAFETY: only this task has these columns of this row.
+                let out = unsafe { out.part(at, columns) };
+                for (out, &mut sum) in out.iter_mut().zip(sums) {
+                    *out = E::from_f32(sum + out.to_f32());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! A fork-join pool for regions of tens of microseconds.
+//!
+//! One decode step of a small model is about 150 parallel regions of 50 to 100 us, so handing
+//! out work must cost well under a microsecond. Tasks are claimed one by one from an atomic
+//! word; the caller works too, and a worker that the system has put aside delays nobody
+//! unless it holds a task. Workers spin for a while after their last task, then park.
+//! `benches/kernels.rs` prints the cost of an empty region beside rayon's.
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long an idle worker spins before it parks.
+const SPIN: Duration = Duration::from_micros(150);
+
+/// Most tasks one region may have.
+const MAX_TASKS: usize = (1 << 24) - 1;
+
+/// What the workers call: `task(index)`.
+struct Job<'a> {
+    task: &'a (dyn Fn(usize) + Sync),
+}
+
+/// Keeps what is written by different threads on different cache lines.
+#[repr(align(128))]
+struct Line<T>(T);
+
+struct Shared {
+    /// `epoch << 48 | tasks << 24 | next`: a claim is a compare-and-swap that adds one.
+    word: Line<AtomicU64>,
+    /// Finished tasks of the current region.
+    done: Line<AtomicUsize>,
+    job: AtomicPtr<Job<'static>>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    stop: AtomicBool,
+}
+
+struct Worker {
+    parked: Arc<Line<AtomicBool>>,
+    handle: JoinHandle<()>,
+}
+
+/// A fixed set of worker threads.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<Worker>,
+}
+
+impl Shared {
+    /// Claim and run tasks until none is left.
+    fn work(&self) -> bool {
+        let mut worked = false;
+        let mut word = self.word.0.load(Ordering::SeqCst);
+        loop {
+            let (tasks, next) = (word as usize >> 24 & MAX_TASKS, word as usize & MAX_TASKS);
+            if next >= tasks {
+                return worked;
+            }
+            let claim =
+                self.word
+                    .0
+                    .compare_exchange(word, word + 1, Ordering::AcqRel, Ordering::Acquire);
+            if let Err(now) = claim {
+                word = now;
+                continue;
+            }
+            worked = true;
+            self.call(next);
+            word = self.word.0.load(Ordering::Acquire);
+        }
+    }
+
+    /// Run the claimed task `index`, and count it even if it panics.
+    fn call(&self, index: usize) {
+        let job = self.job.load(Ordering::Relaxed);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            // SAFETY: `Pool::run` keeps the job alive until every claimed task has been
+            // counted in `done`, and this one, claimed after the job was published, is not.
+            let job = unsafe { &*job };
+            (job.task)(index);
+        }));
+        if let Err(panic) = result {
+            *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+        }
+        self.done.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Shared {
+    /// Run tasks, or wait for some; false if none came for [`SPIN`].
+    fn spin(&self) -> bool {
+        let idle = Instant::now();
+        while !self.work() {
+            if self.stop.load(Ordering::Relaxed) || idle.elapsed() > SPIN {
+                return false;
+            }
+            for _ in 0..32 {
+                std::hint::spin_loop();
+            }
+        }
+        true
+    }
+}
+
+fn worker(shared: &Shared, parked: &AtomicBool) {
+    while !shared.stop.load(Ordering::SeqCst) {
+        if shared.spin() {
+            continue;
+        }
+        // Announce first, look again, then sleep: `Pool::run` does the reverse.
+        parked.store(true, Ordering::SeqCst);
+        while parked.load(Ordering::SeqCst) && !shared.stop.load(Ordering::SeqCst) {
+            if shared.work() {
+                break;
+            }
+            thread::park();
+        }
+        parked.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Pool {
+    /// A pool of `threads` threads, the caller's own among them.
+    pub fn new(threads: usize) -> Self {
+        let shared = Arc::new(Shared {
+            word: Line(AtomicU64::new(0)),
+            done: Line(AtomicUsize::new(0)),
+            job: AtomicPtr::new(std::ptr::null_mut()),
+            panic: Mutex::new(None),
+            stop: AtomicBool::new(false),
+        });
+        let spawn = |index| {
+            let (shared, parked) = (shared.clone(), Arc::new(Line(AtomicBool::new(false))));
+            let flag = parked.clone();
+            let handle = thread::Builder::new()
+                .name(format!("peagle-{index}"))
+                .spawn(move || worker(&shared, &flag.0))
+                .expect("the system gives no more threads");
+            Worker { parked, handle }
+        };
+        let workers = (1..threads.max(1)).map(spawn).collect();
+        Self { shared, workers }
+    }
+
+    /// Threads that work on a region, the caller's among them.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Call `task(0)` .. `task(tasks - 1)`, each once, on any threads, and wait for all.
+    ///
+    /// A panic of a task is raised here once the region has ended.
+    pub fn run(&mut self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        if tasks <= 1 || self.workers.is_empty() {
+            (0..tasks).for_each(task);
+            return;
+        }
+        assert!(tasks <= MAX_TASKS, "{tasks} tasks in one region");
+        let shared = &*self.shared;
+        let job = Job { task };
+        // SAFETY: only the lifetime changes, and this function returns (or unwinds) only
+        // after `done` says that all tasks have been run; nobody reads the job after that.
+        let job = std::ptr::from_ref(&job).cast::<Job<'static>>().cast_mut();
+        shared.job.store(job, Ordering::Relaxed);
+        shared.done.0.store(0, Ordering::Relaxed);
+        let epoch = (shared.word.0.load(Ordering::Relaxed) >> 48) + 1;
+        shared
+            .word
+            .0
+            .store(epoch << 48 | (tasks as u64) << 24, Ordering::SeqCst);
+        for worker in &self.workers {
+            if worker.parked.0.load(Ordering::SeqCst) {
+                worker.parked.0.store(false, Ordering::SeqCst);
+                worker.handle.thread().unpark();
+            }
+        }
+        shared.work();
+        let mut spins = 0_u32;
+        while shared.done.0.load(Ordering::Acquire) < tasks {
+            std::hint::spin_loop();
+            spins += 1;
+            if spins > 20_000 {
+                thread::yield_now();
+            }
+        }
+        if let Some(panic) = shared
+            .panic
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        for worker in self.workers.drain(..) {
+            worker.parked.0.store(false, Ordering::SeqCst);
+            worker.handle.thread().unpark();
+            // A worker never panics: tasks are caught.
+            let _ = worker.handle.join();
+        }
+    }
+}
+
+static POOL: Mutex<Option<Pool>> = Mutex::new(None);
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Use `threads` threads for the regions that start from now on (at least 1).
+pub fn set_num_threads(threads: usize) {
+    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    THREADS.store(threads.max(1), Ordering::Relaxed);
+    *pool = None;
+}
+
+/// Threads in use: what [`set_num_threads`] said, else one per available core.
+pub fn num_threads() -> usize {
+    match THREADS.load(Ordering::Relaxed) {
+        0 => thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        threads => threads,
+    }
+}
+
+/// Run a region on the process's pool, or on this thread alone while another one uses it.
+pub(crate) fn run(tasks: usize, task: impl Fn(usize) + Sync) {
+    if tasks > 1
+        && let Ok(mut pool) = POOL.try_lock()
+    {
+        return pool
+            .get_or_insert_with(|| Pool::new(num_threads()))
+            .run(tasks, &task);
+    }
+    (0..tasks).for_each(task);
+}
