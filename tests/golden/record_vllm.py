@@ -207,7 +207,7 @@ def main() -> None:
         folder = Path(scratch)
         for case in cases(folder):
             result = folder / "result.json"
-            command = [sys.executable, "-m", f"{__package__}.record_vllm"]
+            command = [sys.executable, "-m", "golden.record_vllm"]
             command += ["--case", json.dumps(case), "--folder", scratch, "--result", str(result)]
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, cwd=HERE.parent
