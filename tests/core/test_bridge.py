@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from peagle import _core, errors
 from peagle.verify import verify
 
@@ -70,7 +69,9 @@ class FakeRun:
             table = plan.block_tables[i]
             context = []
             for j in range(plan.context_lens[i]):
-                token, position = self.cache[int(table[j // block_size]) * block_size + j % block_size]
+                token, position = self.cache[
+                    int(table[j // block_size]) * block_size + j % block_size
+                ]
                 assert position == j
                 context.append(token)
             paths: list[list[int]] = []
@@ -316,7 +317,9 @@ def test_bad_requests_are_refused_by_name(
 
 def test_errors_carry_a_hint() -> None:
     scheduler = make(num_blocks=2)
-    with pytest.raises(errors.KvCapacityError, match="needs up to 3 KV blocks, the pool has 2") as raised:
+    with pytest.raises(
+        errors.KvCapacityError, match="needs up to 3 KV blocks, the pool has 2"
+    ) as raised:
         scheduler.add(1, PROMPT, max_tokens=8)
     assert raised.value.hint == "raise num_kv_blocks or lower max_tokens"
     assert errors.PeagleError("x").hint is None

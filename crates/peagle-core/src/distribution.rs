@@ -4,12 +4,17 @@
 //! go to the lowest id, also in what `top_k` and `top_p` keep. All three keep a set that is closed
 //! upwards in (logit, lower id), so a row is processed without sorting it.
 
+#![expect(
+    clippy::float_cmp,
+    reason = "ties and switched-off parameters are exact"
+)]
+
 use std::cmp::Ordering;
 
 use crate::error::{Error, Result};
 use crate::ids::{RequestId, TokenId};
 use crate::noise::NoiseKey;
-use crate::simd::{self, CHUNK, Format, Race, Scale};
+use crate::simd::{self, Format, Race, Scale};
 
 /// The sampling parameters of one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,25 +76,62 @@ pub struct Draw {
 pub struct Scratch {
     maxima: Vec<f32>,
     order: Vec<f32>,
-    candidates: Vec<Candidate>,
-    tokens: Vec<u32>,
-    logits: Vec<f32>,
+    weights: Vec<f32>,
+    kept: Kept,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
+/// Tokens that may still be drawn, in id order.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) logits: Vec<f32>,
+}
+
+/// Where a ranking by (larger logit, lower id) is cut.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Cut {
+    /// The last logit kept.
     logit: f32,
-    token: u32,
+    /// How many of the tokens with exactly that logit are kept.
+    ties: usize,
 }
 
-impl Candidate {
-    /// Larger logits first, then lower ids.
-    fn rank(&self, other: &Self) -> Ordering {
-        let by_logit = other
-            .logit
-            .partial_cmp(&self.logit)
-            .unwrap_or(Ordering::Equal);
-        by_logit.then(self.token.cmp(&other.token))
+impl Kept {
+    /// Makes room for at least `len` tokens; their values are arbitrary.
+    pub(crate) fn reserve(&mut self, len: usize) {
+        if self.tokens.len() < len {
+            let len = len.max(2 * self.tokens.len());
+            self.tokens.resize(len, 0);
+            self.logits.resize(len, 0.0);
+        }
+    }
+
+    /// Keeps the first `len` tokens.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.tokens.truncate(len);
+        self.logits.truncate(len);
+    }
+
+    /// Keeps the logits that pass, in order.
+    #[inline]
+    fn retain(&mut self, mut passes: impl FnMut(f32) -> bool) {
+        let mut len = 0;
+        for index in 0..self.logits.len() {
+            let logit = self.logits[index];
+            self.logits[len] = logit;
+            self.tokens[len] = self.tokens[index];
+            len += usize::from(passes(logit));
+        }
+        self.truncate(len);
+    }
+
+    fn cut(&mut self, cut: Cut) {
+        let mut ties = cut.ties;
+        self.retain(|logit| {
+            let tied = logit == cut.logit && ties > 0;
+            ties -= usize::from(tied);
+            tied || logit > cut.logit
+        });
     }
 }
 
@@ -134,15 +176,7 @@ pub fn draw<F: Format>(
         (sampling.top_k > 0 && (sampling.top_k as usize) < row.len()) || sampling.top_p < 1.0;
     if truncated {
         keep::<F>(row, sampling, scale, min_logit, scratch);
-        scratch.tokens.clear();
-        scratch.logits.clear();
-        scratch
-            .tokens
-            .extend(scratch.candidates.iter().map(|c| c.token));
-        scratch
-            .logits
-            .extend(scratch.candidates.iter().map(|c| c.logit));
-        simd::race_listed(&scratch.tokens, &scratch.logits, &mut race);
+        simd::race_listed(&scratch.kept, &mut race);
     } else {
         simd::race_row::<F>(row, &mut race);
     }
@@ -169,7 +203,7 @@ fn min_p_logit(max: f32, sampling: &Sampling) -> f32 {
     lowest.min(max)
 }
 
-/// Fills `scratch.candidates` with the tokens that `min_p`, `top_k` and `top_p` keep.
+/// Fills `scratch.kept` with the tokens that `min_p`, `top_k` and `top_p` keep.
 fn keep<F: Format>(
     row: &[F::Bits],
     sampling: &Sampling,
@@ -177,29 +211,35 @@ fn keep<F: Format>(
     min_logit: f32,
     scratch: &mut Scratch,
 ) {
+    let Scratch {
+        maxima,
+        order,
+        weights,
+        kept,
+    } = scratch;
     let top_k = sampling.top_k as usize;
     let total = if top_k > 0 && top_k < row.len() {
-        let bound = top_k_bound(&scratch.maxima, top_k, &mut scratch.order).max(min_logit);
-        collect::<F>(row, bound, &scratch.maxima, &mut scratch.candidates);
-        keep_top_k(&mut scratch.candidates, top_k);
+        let bound = top_k_bound(maxima, top_k, order).max(min_logit);
+        simd::collect::<F>(row, bound, maxima, kept);
+        if let Some(cut) = top_k_cut(&kept.logits, top_k, order) {
+            kept.cut(cut);
+        }
         if sampling.top_p == 1.0 {
             return;
         }
-        let weights = scratch
-            .candidates
-            .iter()
-            .map(|c| f64::from(scale.weight(c.logit)));
-        weights.sum::<f64>()
+        simd::fill_weights(&kept.logits, scale, weights);
+        simd::weight_at_least(&kept.logits, weights, f32::NEG_INFINITY).0
     } else {
         let total = simd::weight_sum::<F>(row, scale, min_logit);
         // Tokens below this weight cannot reach 1 - top_p together: none of them is kept.
         let lowest_weight = (1.0 - sampling.top_p) * total / row.len() as f64;
         let bound = f64::from(scale.max) + sampling.temperature * (libm::log(lowest_weight) - 1e-3);
         let bound = (bound as f32).max(min_logit).min(scale.max);
-        collect::<F>(row, bound, &scratch.maxima, &mut scratch.candidates);
+        simd::collect::<F>(row, bound, maxima, kept);
+        simd::fill_weights(&kept.logits, scale, weights);
         total
     };
-    keep_top_p(&mut scratch.candidates, sampling.top_p * total, scale);
+    keep_top_p(kept, weights, scale, sampling.top_p * total, order);
 }
 
 /// A logit that at least `top_k` elements reach, from the maxima of the chunks.
@@ -209,81 +249,76 @@ fn top_k_bound(maxima: &[f32], top_k: usize, order: &mut Vec<f32>) -> f32 {
     }
     order.clear();
     order.extend_from_slice(maxima);
-    let descending = |a: &f32, b: &f32| b.partial_cmp(a).unwrap_or(Ordering::Equal);
     *order.select_nth_unstable_by(top_k - 1, descending).1
 }
 
-/// Collects the finite logits of at least `bound`, in id order.
-fn collect<F: Format>(
-    row: &[F::Bits],
-    bound: f32,
-    maxima: &[f32],
-    candidates: &mut Vec<Candidate>,
-) {
-    candidates.clear();
-    for (chunk, &max) in maxima.iter().enumerate() {
-        if max < bound || max == f32::NEG_INFINITY {
-            continue;
-        }
-        let start = chunk * CHUNK;
-        let end = (start + CHUNK).min(row.len());
-        for (index, &bits) in row[start..end].iter().enumerate() {
-            let logit = F::widen(bits);
-            if logit >= bound && logit > f32::NEG_INFINITY {
-                candidates.push(Candidate {
-                    logit,
-                    token: (start + index) as u32,
-                });
-            }
-        }
-    }
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as sorting wants it")]
+fn descending(a: &f32, b: &f32) -> Ordering {
+    b.partial_cmp(a).unwrap_or(Ordering::Equal)
 }
 
-fn keep_top_k(candidates: &mut Vec<Candidate>, top_k: usize) {
-    if candidates.len() > top_k {
-        candidates.select_nth_unstable_by(top_k - 1, Candidate::rank);
-        candidates.truncate(top_k);
+/// Where the `top_k` best of `logits` end; `None` if there are no more than that.
+fn top_k_cut(logits: &[f32], top_k: usize, order: &mut Vec<f32>) -> Option<Cut> {
+    if logits.len() <= top_k {
+        return None;
     }
+    order.clear();
+    order.extend_from_slice(logits);
+    let logit = *order.select_nth_unstable_by(top_k - 1, descending).1;
+    let above = logits.iter().filter(|&&other| other > logit).count();
+    Some(Cut {
+        logit,
+        ties: top_k - above,
+    })
 }
 
-/// Keeps the best candidates until their weights reach `wanted`; at least one.
+/// Keeps the best tokens, as few as reach the weight `wanted`.
 ///
-/// Candidates are counted into buckets by exponent, and only the bucket in which `wanted` is reached
-/// is sorted. Bucketing is monotone in the logit, so the result is that of a full sort.
-fn keep_top_p(candidates: &mut Vec<Candidate>, wanted: f64, scale: Scale) {
-    const PER_UNIT: f32 = 32.0;
-    const BUCKETS: usize = 2816;
-    let bucket_of =
-        |c: &Candidate| ((-scale.exponent(c.logit) * PER_UNIT) as usize).min(BUCKETS - 1);
-    let weight_of = |c: &Candidate| f64::from(scale.weight(c.logit));
-    let mut masses = vec![0.0_f64; BUCKETS];
-    for candidate in &*candidates {
-        masses[bucket_of(candidate)] += weight_of(candidate);
+/// The edge is bracketed by bisection until a few logits are left, and only those are sorted.
+fn keep_top_p(kept: &mut Kept, weights: &[f32], scale: Scale, wanted: f64, edge: &mut Vec<f32>) {
+    const FEW: usize = 64;
+    // What lies at or above `low` reaches the weight, what lies at or above `high` does not.
+    let mut low = f32::NEG_INFINITY;
+    let mut high = f32::INFINITY;
+    let (mass, mut count_low) = simd::weight_at_least(&kept.logits, weights, low);
+    if mass < wanted {
+        return; // all are needed
     }
-    let mut mass = 0.0;
-    let Some(boundary) = masses.iter().position(|&bucket| {
-        let reached = mass + bucket >= wanted;
-        if !reached {
-            mass += bucket;
+    let (mut mass_high, mut count_high) = (0.0, 0);
+    let least = simd::least(&kept.logits);
+    while count_low - count_high > FEW {
+        let middle = f32::midpoint(low.max(least), high.min(scale.max));
+        if middle <= low || middle >= high {
+            break; // the rest is tied
         }
-        reached
-    }) else {
-        return;
+        let (mass, count) = simd::weight_at_least(&kept.logits, weights, middle);
+        if mass >= wanted {
+            (low, count_low) = (middle, count);
+        } else {
+            (high, mass_high, count_high) = (middle, mass, count);
+        }
+    }
+    kept.retain(|logit| logit >= low);
+    edge.clear();
+    edge.extend(kept.logits.iter().filter(|&&logit| logit < high));
+    edge.sort_unstable_by(descending);
+    let mut mass = mass_high;
+    let mut cut = Cut {
+        logit: high,
+        ties: 0,
     };
-    let mut edge: Vec<Candidate> = candidates
-        .iter()
-        .filter(|c| bucket_of(c) == boundary)
-        .copied()
-        .collect();
-    candidates.retain(|c| bucket_of(c) < boundary);
-    edge.sort_unstable_by(Candidate::rank);
-    for candidate in edge {
-        if mass >= wanted && !candidates.is_empty() {
+    for &logit in &*edge {
+        if mass >= wanted {
             break;
         }
-        mass += weight_of(&candidate);
-        candidates.push(candidate);
+        mass += f64::from(scale.weight(logit));
+        let ties = if logit == cut.logit { cut.ties } else { 0 };
+        cut = Cut {
+            logit,
+            ties: ties + 1,
+        };
     }
+    kept.cut(cut);
 }
 
 /// The target probabilities of a row after the parameters, `[vocabulary]`: the plain way, by sorting,

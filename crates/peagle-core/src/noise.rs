@@ -16,7 +16,6 @@
     reason = "rounds must be compiled inside each SIMD level"
 )]
 
-const ROTATIONS: [u32; 8] = [13, 15, 26, 6, 17, 29, 16, 24];
 const PARITY: u32 = 0x1BD1_1BDA;
 const TWO_POW_MINUS_64: f64 = 1.0 / 18_446_744_073_709_551_616.0;
 
@@ -78,22 +77,29 @@ pub fn exponential_from_bits(bits: u64) -> f64 {
 #[inline(always)]
 pub fn threefry2x32(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
     let keys = [key[0], key[1], PARITY ^ key[0] ^ key[1]];
-    let mut x0 = counter[0].wrapping_add(keys[0]);
-    let mut x1 = counter[1].wrapping_add(keys[1]);
-    let mut round = 0;
-    while round < 20 {
+    let state = [
+        counter[0].wrapping_add(keys[0]),
+        counter[1].wrapping_add(keys[1]),
+    ];
+    let state = four_rounds(state, [13, 15, 26, 6], [keys[1], keys[2]], 1);
+    let state = four_rounds(state, [17, 29, 16, 24], [keys[2], keys[0]], 2);
+    let state = four_rounds(state, [13, 15, 26, 6], [keys[0], keys[1]], 3);
+    let state = four_rounds(state, [17, 29, 16, 24], [keys[1], keys[2]], 4);
+    four_rounds(state, [13, 15, 26, 6], [keys[2], keys[0]], 5)
+}
+
+/// Four rounds and the key injection after them.
+#[inline(always)]
+fn four_rounds(state: [u32; 2], rotations: [u32; 4], keys: [u32; 2], injection: u32) -> [u32; 2] {
+    let [mut x0, mut x1] = state;
+    for rotation in rotations {
         x0 = x0.wrapping_add(x1);
-        x1 = x1.rotate_left(ROTATIONS[round % 8]) ^ x0;
-        round += 1;
-        if round.is_multiple_of(4) {
-            let injection = round / 4;
-            x0 = x0.wrapping_add(keys[injection % 3]);
-            x1 = x1
-                .wrapping_add(keys[(injection + 1) % 3])
-                .wrapping_add(injection as u32);
-        }
+        x1 = x1.rotate_left(rotation) ^ x0;
     }
-    [x0, x1]
+    [
+        x0.wrapping_add(keys[0]),
+        x1.wrapping_add(keys[1]).wrapping_add(injection),
+    ]
 }
 
 #[cfg(test)]

@@ -9,8 +9,11 @@
 )]
 #![expect(clippy::float_cmp, reason = "ties are exact")]
 
+use std::array;
+
 use pulp::{Arch, Simd, WithSimd};
 
+use crate::distribution::Kept;
 use crate::noise::NoiseKey;
 
 /// Elements whose maximum is kept by [`scan`].
@@ -155,6 +158,29 @@ pub(crate) fn scan<F: Format>(row: &[F::Bits], maxima: &mut Vec<f32>) -> Scanned
     maxima.clear();
     maxima.reserve(row.len().div_ceil(CHUNK));
     Arch::new().dispatch(Scan::<F> { row, maxima })
+}
+
+struct StreamingMax<'a>(&'a [f32]);
+
+impl WithSimd for StreamingMax<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) -> f32 {
+        let mut lanes = [f32::NEG_INFINITY; 4 * LANES];
+        for group in self.0.as_chunks::<{ 4 * LANES }>().0 {
+            for (lane, &value) in lanes.iter_mut().zip(group) {
+                *lane = if value > *lane { value } else { *lane };
+            }
+        }
+        lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+}
+
+/// The largest of `values` (a multiple of 64 of them): the floor that benchmarks compare with.
+#[doc(hidden)]
+pub fn streaming_max(values: &[f32]) -> f32 {
+    Arch::new().dispatch(StreamingMax(values))
 }
 
 /// The index of the first element equal to the row's maximum.
@@ -326,14 +352,13 @@ impl Race {
         const STEP: f32 = 1.0 / 16_777_216.0;
         let bound = (self.best.score * MARGIN).min(f64::from(f32::MAX)) as f32;
         let mut passes = [0_u32; RACE];
-        let mut any = 0;
         for lane in 0..RACE {
             // The upper 24 bits convert exactly and never exceed the noise itself.
             let noise = (self.key.high_bits(tokens[lane], self.position) >> 8) as i32 as f32 * STEP;
             let weight = self.scale.weight(logits[lane]);
             passes[lane] = u32::from(noise <= bound * weight);
-            any |= passes[lane];
         }
+        let any = passes.iter().fold(0, |any, pass| any | pass);
         if any != 0 {
             for lane in (0..RACE).filter(|&lane| passes[lane] != 0) {
                 self.run(tokens[lane], logits[lane]);
@@ -352,7 +377,7 @@ impl<F: Format> WithSimd for DenseRace<'_, F> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
-        let mut tokens: [u32; RACE] = std::array::from_fn(|lane| lane as u32);
+        let mut tokens: [u32; RACE] = array::from_fn(|lane| lane as u32);
         let mut logits = [0.0_f32; RACE];
         let (whole, rest) = self.row.as_chunks::<RACE>();
         for chunk in whole {
@@ -375,19 +400,18 @@ pub(crate) fn race_row<F: Format>(row: &[F::Bits], race: &mut Race) {
     Arch::new().dispatch(DenseRace::<F> { row, race });
 }
 
-struct SparseRace<'a> {
-    tokens: &'a [u32],
-    logits: &'a [f32],
+struct ListedRace<'a> {
+    kept: &'a Kept,
     race: &'a mut Race,
 }
 
-impl WithSimd for SparseRace<'_> {
+impl WithSimd for ListedRace<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
-        let (token_chunks, token_rest) = self.tokens.as_chunks::<RACE>();
-        let (logit_chunks, logit_rest) = self.logits.as_chunks::<RACE>();
+        let (token_chunks, token_rest) = self.kept.tokens.as_chunks::<RACE>();
+        let (logit_chunks, logit_rest) = self.kept.logits.as_chunks::<RACE>();
         for (tokens, logits) in token_chunks.iter().zip(logit_chunks) {
             self.race.run_chunk(tokens, logits);
         }
@@ -398,10 +422,168 @@ impl WithSimd for SparseRace<'_> {
 }
 
 /// Races the listed tokens.
-pub(crate) fn race_listed(tokens: &[u32], logits: &[f32], race: &mut Race) {
-    Arch::new().dispatch(SparseRace {
-        tokens,
-        logits,
-        race,
+pub(crate) fn race_listed(kept: &Kept, race: &mut Race) {
+    Arch::new().dispatch(ListedRace { kept, race });
+}
+
+struct Collect<'a, F: Format> {
+    row: &'a [F::Bits],
+    bound: f32,
+    maxima: &'a [f32],
+    kept: &'a mut Kept,
+}
+
+impl<F: Format> WithSimd for Collect<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        let Self {
+            row,
+            bound,
+            maxima,
+            kept,
+        } = self;
+        let mut len = 0;
+        for (chunk, (values, &max)) in row.chunks(CHUNK).zip(maxima).enumerate() {
+            if max < bound {
+                continue;
+            }
+            kept.reserve(len + CHUNK);
+            let tokens = &mut kept.tokens[len..len + CHUNK];
+            let logits = &mut kept.logits[len..len + CHUNK];
+            let mut hits = 0;
+            // Every value is written, and the place moves on only past those that reach the bound.
+            for (token, &bits) in ((chunk * CHUNK) as u32..).zip(values) {
+                let logit = F::widen(bits);
+                tokens[hits] = token;
+                logits[hits] = logit;
+                hits += usize::from(logit >= bound);
+            }
+            len += hits;
+        }
+        kept.truncate(len);
+    }
+}
+
+/// Collects the logits of at least `bound`, in id order.
+pub(crate) fn collect<F: Format>(row: &[F::Bits], bound: f32, maxima: &[f32], kept: &mut Kept) {
+    // Masked tokens are never drawn, whatever the bound.
+    let bound = bound.max(f32::MIN);
+    Arch::new().dispatch(Collect::<F> {
+        row,
+        bound,
+        maxima,
+        kept,
     });
+}
+
+struct Least<'a>(&'a [f32]);
+
+impl WithSimd for Least<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) -> f32 {
+        let mut lanes = [f32::INFINITY; LANES];
+        let (groups, rest) = self.0.as_chunks::<LANES>();
+        for group in groups {
+            for lane in 0..LANES {
+                lanes[lane] = if group[lane] < lanes[lane] {
+                    group[lane]
+                } else {
+                    lanes[lane]
+                };
+            }
+        }
+        lanes
+            .iter()
+            .chain(rest)
+            .copied()
+            .fold(f32::INFINITY, f32::min)
+    }
+}
+
+/// The smallest logit.
+pub(crate) fn least(logits: &[f32]) -> f32 {
+    Arch::new().dispatch(Least(logits))
+}
+
+struct FillWeights<'a> {
+    logits: &'a [f32],
+    scale: Scale,
+    weights: &'a mut Vec<f32>,
+}
+
+impl WithSimd for FillWeights<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        self.weights.clear();
+        self.weights.resize(self.logits.len(), 0.0);
+        for (weight, &logit) in self.weights.iter_mut().zip(self.logits) {
+            *weight = self.scale.weight(logit);
+        }
+    }
+}
+
+/// The weight of each logit.
+pub(crate) fn fill_weights(logits: &[f32], scale: Scale, weights: &mut Vec<f32>) {
+    Arch::new().dispatch(FillWeights {
+        logits,
+        scale,
+        weights,
+    });
+}
+
+struct WeightAtLeast<'a> {
+    logits: &'a [f32],
+    weights: &'a [f32],
+    bound: f32,
+}
+
+impl WithSimd for WeightAtLeast<'_> {
+    type Output = (f64, usize);
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) -> (f64, usize) {
+        let Self {
+            logits,
+            weights,
+            bound,
+        } = self;
+        let (mut total, mut hits) = (0.0, 0);
+        for (logits, weights) in logits.chunks(CHUNK * 8).zip(weights.chunks(CHUNK * 8)) {
+            let mut sums = [0.0_f32; LANES];
+            let mut counts = [0_u32; LANES];
+            let (logit_groups, logit_rest) = logits.as_chunks::<LANES>();
+            let (weight_groups, weight_rest) = weights.as_chunks::<LANES>();
+            for (logits, weights) in logit_groups.iter().zip(weight_groups) {
+                let reaches: [u32; LANES] = array::from_fn(|lane| u32::from(logits[lane] >= bound));
+                for lane in 0..LANES {
+                    let masked = weights[lane].to_bits() & reaches[lane].wrapping_neg();
+                    sums[lane] += f32::from_bits(masked);
+                    counts[lane] += reaches[lane];
+                }
+            }
+            for (lane, (&logit, &weight)) in logit_rest.iter().zip(weight_rest).enumerate() {
+                let reaches = u32::from(logit >= bound);
+                sums[lane] += f32::from_bits(weight.to_bits() & reaches.wrapping_neg());
+                counts[lane] += reaches;
+            }
+            total += sums.iter().map(|&sum| f64::from(sum)).sum::<f64>();
+            hits += counts.iter().sum::<u32>() as usize;
+        }
+        (total, hits)
+    }
+}
+
+/// The sum of the weights whose logit is at least `bound`, and how many there are.
+pub(crate) fn weight_at_least(logits: &[f32], weights: &[f32], bound: f32) -> (f64, usize) {
+    Arch::new().dispatch(WeightAtLeast {
+        logits,
+        weights,
+        bound,
+    })
 }

@@ -1,6 +1,6 @@
 //! The scheduler across the bridge: plans out, verdicts and drafts in.
 
-use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
+use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -87,6 +87,9 @@ pub(crate) struct Plan {
     /// int32 [R + 1]: request i has logits_rows[logits_start[i]:logits_start[i + 1]], maybe none.
     #[pyo3(get)]
     logits_start: Py<PyArray1<i32>>,
+    /// Whether any of the requests may ever have drafts: only then are hidden states worth keeping.
+    #[pyo3(get)]
+    wants_hidden: bool,
 }
 
 impl Plan {
@@ -97,6 +100,7 @@ impl Plan {
             request_ids: array_of(py, &plan.request_ids, |id| id.0),
             logits_rows: array(py, plan.logits_rows),
             logits_start: array(py, plan.logits_start),
+            wants_hidden: plan.wants_hidden,
         };
         let base = PyClassInitializer::from(Batch::new(py, plan.batch)?);
         Py::new(py, base.add_subclass(this))
@@ -154,25 +158,43 @@ impl DraftPlan {
 #[pyclass(frozen, module = "peagle._core")]
 pub(crate) struct Drafts {
     inner: core::Drafts,
+    /// int64 [R].
+    #[pyo3(get)]
+    request_ids: Py<PyArray1<i64>>,
+    /// int32 [R + 1]: nodes of request i are starts[i]:starts[i + 1].
+    #[pyo3(get)]
+    starts: Py<PyArray1<i32>>,
+    /// int32 [N]: node tokens, in topological order.
+    #[pyo3(get)]
+    token_ids: Py<PyArray1<i32>>,
+    /// int32 [N]: the node's parent, counted from the request's first node.
+    #[pyo3(get)]
+    parents: Py<PyArray1<i32>>,
 }
 
 #[pymethods]
 impl Drafts {
     #[new]
     fn new(
-        request_ids: PyReadonlyArray1<'_, i64>,
-        starts: PyReadonlyArray1<'_, i32>,
-        token_ids: PyReadonlyArray1<'_, i32>,
-        parents: PyReadonlyArray1<'_, i32>,
-    ) -> PyResult<Self> {
-        let request_ids = slice("request_ids", &request_ids)?;
+        request_ids: &Bound<'_, PyArray1<i64>>,
+        starts: &Bound<'_, PyArray1<i32>>,
+        token_ids: &Bound<'_, PyArray1<i32>>,
+        parents: &Bound<'_, PyArray1<i32>>,
+    ) -> Self {
+        let ids = request_ids.readonly();
         let inner = core::Drafts {
-            request_ids: request_ids.iter().copied().map(RequestId).collect(),
-            starts: slice("starts", &starts)?.to_vec(),
-            token_ids: slice("token_ids", &token_ids)?.to_vec(),
-            parents: slice("parents", &parents)?.to_vec(),
+            request_ids: ids.as_array().iter().copied().map(RequestId).collect(),
+            starts: starts.readonly().as_array().to_vec(),
+            token_ids: token_ids.readonly().as_array().to_vec(),
+            parents: parents.readonly().as_array().to_vec(),
         };
-        Ok(Self { inner })
+        Self {
+            inner,
+            request_ids: request_ids.clone().unbind(),
+            starts: starts.clone().unbind(),
+            token_ids: token_ids.clone().unbind(),
+            parents: parents.clone().unbind(),
+        }
     }
 
     fn __len__(&self) -> usize {
@@ -314,12 +336,11 @@ impl Scheduler {
                         top_p=1.0, min_p=0.0, seed=0, ignore_eos=false, eos_token_ids=Vec::new(),
                         stop_token_ids=Vec::new(), num_speculative_tokens=None))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
-    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
     fn add(
         &mut self,
         py: Python<'_>,
         request_id: i64,
-        prompt_token_ids: PyReadonlyArray1<'_, i32>,
+        prompt_token_ids: &Bound<'_, PyArray1<i32>>,
         max_tokens: i64,
         temperature: f64,
         top_k: i64,
@@ -332,7 +353,8 @@ impl Scheduler {
         num_speculative_tokens: Option<i64>,
     ) -> PyResult<()> {
         let id = RequestId(request_id);
-        let prompt = slice("prompt_token_ids", &prompt_token_ids)?;
+        let prompt = prompt_token_ids.readonly();
+        let prompt = slice("prompt_token_ids", &prompt)?;
         let add = || {
             let max_tokens = usize::try_from(max_tokens)
                 .map_err(|_| core::Error::InvalidMaxTokens { id, max_tokens })?;
@@ -391,8 +413,9 @@ impl Scheduler {
         &mut self,
         py: Python<'_>,
         verdicts: &Bound<'_, Verdicts>,
-        cuts: Option<PyReadonlyArray1<'_, i32>>,
+        cuts: Option<&Bound<'_, PyArray1<i32>>>,
     ) -> PyResult<StepOutput> {
+        let cuts = cuts.map(PyArrayMethods::readonly);
         let cuts = cuts.as_ref().map(|cuts| slice("cuts", cuts)).transpose()?;
         let output = self.inner.update(&verdicts.get().inner, cuts);
         StepOutput::new(py, output.map_err(|error| raise(py, &error))?)
