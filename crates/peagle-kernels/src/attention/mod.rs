@@ -149,11 +149,13 @@ impl<E: Element> Dispatch for Call<'_, E> {
             plan::lend_tiles(shape, input, |tiles| {
                 let out = Shared::new(out);
                 pool::run(tiles.len(), |index| {
-                    s.enter(tile::OneTile {
+                    let tile = tiles[index];
+                    tile::OneTile {
                         read: &read,
-                        tile: tiles[index],
+                        tile,
                         out,
-                    });
+                    }
+                    .run(s);
                 });
             });
         });

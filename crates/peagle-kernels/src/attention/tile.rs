@@ -33,19 +33,40 @@ pub(super) struct OneTile<'a, E> {
 /// Weighted values of the pairs, not yet divided by the sums.
 type Sums = [[f32; MAX_DIM]; MAX_PAIRS];
 
-impl<S: Simd, E: Element> Work<S> for OneTile<'_, E> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self, s: S) {
+impl<E: Element> OneTile<'_, E> {
+    /// Borrows scratch, then attends compiled for the level of `s`.
+    pub(super) fn run<S: Simd>(self, s: S) {
         let request = self.read.input.request(self.tile.request);
         // Whole vectors, and not a multiple of a page, which would crowd the same cache sets.
         let stride = (request.context + request.rows).next_multiple_of(16) + 16;
         lend::<f32, _>(&SCORES, self.tile.pairs * stride, |scores| {
             lend::<u32, _>(&PATH, request.rows, |path| {
-                self.attend(s, request, Scores { scores, stride }, path);
+                // Entered here: a closure does not have the level's instructions.
+                s.enter(Attend {
+                    tile: &self,
+                    request,
+                    scores: Scores { scores, stride },
+                    path,
+                });
             });
         });
+    }
+}
+
+/// The arithmetic of one tile, with its scratch.
+struct Attend<'a, E> {
+    tile: &'a OneTile<'a, E>,
+    request: Request<'a>,
+    scores: Scores<'a>,
+    path: &'a mut [u32],
+}
+
+impl<S: Simd, E: Element> Work<S> for Attend<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, s: S) {
+        self.tile.attend(s, self.request, self.scores, self.path);
     }
 }
 
