@@ -116,6 +116,32 @@ def demo_prompts() -> list[PromptRecord]:
     return [_record(record, str(index), "demo") for index, record in enumerate(records)]
 
 
+def bench_prompts(source: str | None) -> tuple[str, list[PromptRecord]]:
+    """Return the name and the prompts of a benchmark.
+
+    Without a source: the first turns of MT-Bench and HumanEval, alternating, where their packages
+    are installed, else the demo's prompts.
+
+    Raises:
+        DatasetError: the source is a file that cannot be used.
+        DatasetMissingError: the source is a known set that is not installed.
+    """
+    if source is not None:
+        return source, load_prompts(source)
+    names = ("mt-bench", "humaneval")
+    found: dict[str, list[PromptRecord]] = {}
+    for name in names:
+        try:
+            found[name] = load_prompts(name)
+        except DatasetMissingError:
+            continue
+    if not found:
+        return "demo", demo_prompts()
+    longest = max(map(len, found.values()))
+    mixed = [records[i] for i in range(longest) for records in found.values() if i < len(records)]
+    return "+".join(found), mixed
+
+
 def read_prompts(path: Path, *, category: str = "other") -> list[PromptRecord]:
     """Read a JSON Lines file; ``category`` is for records that name none. Empty lines are skipped.
 

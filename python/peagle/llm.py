@@ -155,7 +155,11 @@ class LLM:
             self.max_model_len, max_num_seqs, self.num_speculative_tokens, block_size
         )
         cache = KvCache.allocate(self.target, blocks, block_size)
-        proposer = PEagleProposer(self.head, cache) if self.num_speculative_tokens else None
+        proposer = (
+            PEagleProposer(self.head, cache)
+            if self.head is not None and self.num_speculative_tokens
+            else None
+        )
         self.engine = Engine(
             ModelRunner(self.target, cache, proposer),
             proposer,
@@ -306,7 +310,7 @@ class LLM:
                 self.engine.abort(request.request_id)
         failed = next((r for r in requests if r.error is not None), None)
         if failed is not None and len(requests) == 1:
-            raise GenerationError(failed.error)
+            raise GenerationError(str(failed.error))
         return [r.output for r in requests]
 
     def _add(self, prompt_token_ids: list[int], params: SamplingParams) -> _Request:

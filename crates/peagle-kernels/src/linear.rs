@@ -255,10 +255,14 @@ impl<E: Element> Call<'_, E> {
             let rows = self.tile::<S>(index);
             // SAFETY: each tile has its own part.
             let packed = unsafe { shared.part(rows.start * steps, rows.len() * steps) };
-            s.enter(OneTile::<S, E> {
-                call: self,
-                rows,
-                packed,
+            lend::<E, _>(&ROW, self.linear.k, |row| {
+                // Entered here: a closure does not have the level's instructions.
+                s.enter(OneTile::<S, E> {
+                    call: self,
+                    rows,
+                    packed,
+                    row,
+                });
             });
         };
         if self.rows * self.linear.k < PACK_ALONE {
@@ -274,6 +278,8 @@ struct OneTile<'a, S: Simd, E: Element> {
     call: &'a Call<'a, E>,
     rows: Range<usize>,
     packed: &'a mut [E::X<S>],
+    /// A row after its [`Input`] operation.
+    row: &'a mut [E],
 }
 
 impl<S: Simd, E: Element> Work<S> for OneTile<'_, S, E> {
@@ -281,24 +287,28 @@ impl<S: Simd, E: Element> Work<S> for OneTile<'_, S, E> {
 
     #[inline(always)]
     fn run(self, s: S) {
-        let k = self.call.linear.k;
-        let count = self.rows.len();
-        lend::<E, _>(&ROW, k, |row| {
-            for (r, index) in self.rows.enumerate() {
-                let to = &mut self.packed[r..];
-                match self.call.input {
-                    Input::Plain => {
-                        E::pack_row(s, &self.call.x[index * k..][..k], to, count);
-                        continue;
-                    }
-                    Input::Norm { weight, eps } => {
-                        norm_row(s, &self.call.x[index * k..][..k], weight, eps, row);
-                    }
-                    Input::Silu => silu_row(s, &self.call.x[index * 2 * k..][..2 * k], row),
+        let Self {
+            call,
+            rows,
+            packed,
+            row,
+        } = self;
+        let k = call.linear.k;
+        let count = rows.len();
+        for (r, index) in rows.enumerate() {
+            let to = &mut packed[r..];
+            match call.input {
+                Input::Plain => {
+                    E::pack_row(s, &call.x[index * k..][..k], to, count);
+                    continue;
                 }
-                E::pack_row(s, row, to, count);
+                Input::Norm { weight, eps } => {
+                    norm_row(s, &call.x[index * k..][..k], weight, eps, row);
+                }
+                Input::Silu => silu_row(s, &call.x[index * 2 * k..][..2 * k], row),
             }
-        });
+            E::pack_row(s, row, to, count);
+        }
     }
 }
 

@@ -69,10 +69,10 @@ class TorchBackend(Backend):
         self, num_blocks: int, block_size: int, attention: AttentionConfig
     ) -> LayerCache:
         heads, dim = attention.num_kv_heads, attention.head_dim
-        make = {"dtype": self.dtype, "device": self.device}
+        dtype, device = self.dtype, self.device
         return LayerCache(
-            torch.zeros(num_blocks, heads, dim, block_size, **make),
-            torch.zeros(num_blocks, heads, block_size, dim, **make),
+            torch.zeros(num_blocks, heads, dim, block_size, dtype=dtype, device=device),
+            torch.zeros(num_blocks, heads, block_size, dim, dtype=dtype, device=device),
         )
 
     def zeros(self, rows: int, width: int) -> torch.Tensor:
@@ -151,7 +151,7 @@ class TorchBackend(Backend):
         heads, kv_heads = config.num_heads, config.num_kv_heads
         q, k, v = (
             part.view(rows, -1, dim)
-            for part in qkv.split([heads * dim, kv_heads * dim, kv_heads * dim], dim=-1)
+            for part in torch.split(qkv, [heads * dim, kv_heads * dim, kv_heads * dim], dim=-1)
         )
         if norms is not None:
             q, k = self.rms_norm(q, norms.q, eps), self.rms_norm(k, norms.k, eps)

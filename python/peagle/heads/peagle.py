@@ -297,4 +297,5 @@ def _target_ids(reader: WeightReader, config: HeadConfig, folder: Path) -> npt.N
             else f"target ids do not increase at draft id {falling[0] + 1}"
         )
         raise DraftVocabularyError(f"{folder}: 'd2t' is unusable: {what}", hint=hint)
-    return target_ids.astype(np.int32)
+    mapped: npt.NDArray[np.int32] = target_ids.astype(np.int32)
+    return mapped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -112,9 +113,9 @@ class Corpus:
                 f"{i:04d}": np.concatenate([np.asarray(prompt, np.int32), answer])
                 for i, (prompt, answer) in enumerate(zip(chosen, answers, strict=True))
             }
-            write_atomically(
-                self._path(index), lambda file, arrays=arrays: np.savez(file, **arrays)
-            )
+            content = io.BytesIO()
+            np.savez(content, allow_pickle=False, **arrays)
+            write_atomically(self._path(index), content.getvalue())
             progress(len(chosen))
 
     def load(self, index: int) -> list[Sample]:
@@ -180,9 +181,12 @@ def sample_tokens(
     scores = logits.copy()
     sampled = np.flatnonzero(temperatures > 0)
     if sampled.size:
-        noise = rng.gumbel(size=(sampled.size, logits.shape[1])).astype(np.float32)
-        scores[sampled] = logits[sampled] / temperatures[sampled, None] + noise
-    return scores.argmax(-1).astype(np.int32)
+        # Gumbel noise is minus the logarithm of an exponential variate.
+        race = rng.standard_exponential((sampled.size, logits.shape[1]), np.float32)
+        tempered = logits[sampled] / temperatures[sampled, None].astype(np.float32)
+        scores[sampled] = tempered - np.log(race)
+    best: Int32Array = scores.argmax(-1).astype(np.int32)
+    return best
 
 
 def block_tables(lengths: Int32Array) -> tuple[Int32Array, int]:

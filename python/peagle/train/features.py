@@ -81,7 +81,7 @@ class FeatureExtractor:
         cache = target.new_cache(num_blocks, BLOCK_SIZE)
         hidden, aux = target.forward(batch, cache, BLOCK_SIZE, self._taps)
         final = backend.rms_norm(hidden, target.norm, target.config.rms_norm_eps)
-        parts = [backend.tensor(x).cpu().split(lengths.tolist()) for x in (aux, final)]
+        parts = [torch.split(backend.tensor(x).cpu(), lengths.tolist()) for x in (aux, final)]
         # Copies, so that a remembered sample does not keep the whole batch alive.
         return [_SampleStates(a.clone(), f.clone()) for a, f in zip(*parts, strict=True)]
 

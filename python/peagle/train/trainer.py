@@ -86,7 +86,7 @@ class Trainer:
                 group["lr"] = group["peak_lr"] * scale
             optimizer.zero_grad(set_to_none=True)
         loss, top1 = self._loss(self._choose_samples())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.head.parameters(), config.clip)
         for optimizer in self._optimizers:
             optimizer.step()
@@ -168,7 +168,8 @@ class Trainer:
 
 def make_optimizers(head: TrainableHead, config: TrainConfig) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers and `fc`, AdamW for the rest."""
-    matrices, others = [], []
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, parameter in head.named_parameters():
         is_matrix = parameter.ndim == 2 and not name.startswith("lm_head")
         (matrices if is_matrix else others).append(parameter)

@@ -1,0 +1,142 @@
+"""Commands: JSON on stdout, one line on stderr and exit code 2 for bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import edit_head, make_head, make_target
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny target without a tokenizer, and a head."""
+    root = tmp_path_factory.mktemp("models")
+    make_target(root / "target")
+    make_head(root / "head")
+    return root
+
+
+def peagle(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """Runs the installed command."""
+    command = [sys.executable, "-m", "peagle", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
+
+
+def assert_user_error(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """One line on stderr that holds the words; nothing on stdout; exit code 2."""
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--target", "/nowhere"], ["/nowhere", "does not exist"]),
+        (["--head", "/nowhere"], ["/nowhere"]),
+        (["--temperature", "-1"], ["temperature", "-1"]),
+        (["--temperature", "nan"], ["temperature", "NaN"]),
+        (["--top-p", "0"], ["top_p", "0"]),
+        (["--top-p", "1.5"], ["top_p", "1.5"]),
+        (["--top-k", "-3"], ["top_k", "-3"]),
+        (["--max-tokens", "0"], ["max_tokens", "0"]),
+        (["--max-tokens", "-4"], ["max_tokens", "-4"]),
+        (["-k", "99"], ["99", "31"]),
+        (["-k", "-1"], ["-1"]),
+        (["--seed", "-1"], ["seed", "-1"]),
+        (["--device", "tpu"], ["tpu"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_generate_refuses_bad_input_in_one_line(arguments: list[str], words: list[str]) -> None:
+    assert_user_error(peagle("generate", "hello", *arguments), *words)
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    assert_user_error(peagle("generate", "", "--raw"), "prompt", "empty")
+
+
+def test_a_prompt_longer_than_the_context_is_refused() -> None:
+    assert_user_error(peagle("generate", "word " * 9000, "--raw"), "8192")
+
+
+def test_a_target_without_a_tokenizer_is_refused(folder: Path) -> None:
+    done = peagle("generate", "hello", "--target", str(folder / "target"))
+    assert_user_error(done, "tokenizer.json", "prompt_token_ids")
+
+
+def test_a_head_without_mask_hidden_is_refused(folder: Path, tmp_path: Path) -> None:
+    head = make_head(tmp_path / "head")
+    edit_head(head, lambda tensors: tensors.pop("mask_hidden"))
+    done = peagle("generate", "x", "--target", str(folder / "target"), "--head", str(head))
+    assert_user_error(done, "mask_hidden")
+
+
+def test_an_unknown_option_is_refused() -> None:
+    done = peagle("generate", "hello", "--tempreature", "1")
+    assert done.returncode == 2
+    assert "tempreature" in done.stderr
+
+
+def test_generate_streams_text() -> None:
+    done = peagle("generate", "What is the capital of France?", "--max-tokens", "16")
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout
+
+
+def test_generate_as_json_is_one_object(tmp_path: Path) -> None:
+    path = tmp_path / "answer.json"
+    arguments = ["--max-tokens", "12", "--temperature", "0.8", "--seed", "5", "--json"]
+    done = peagle("generate", "Name a colour.", *arguments, "--output", str(path))
+    answer = json.loads(done.stdout)
+    assert answer == json.loads(path.read_text())
+    assert answer["seed"] == 5
+    assert answer["usage"]["completion"] == len(answer["token_ids"]) <= 12
+    plain = peagle("generate", "Name a colour.", *arguments, "--head", "none")
+    assert json.loads(plain.stdout)["token_ids"] == answer["token_ids"]
+
+
+def test_demo_as_json_reports_identical_texts() -> None:
+    done = peagle("demo", "--json", "--max-tokens", "24", "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["identical"] is True
+    assert report["acceptance_length"] == pytest.approx(1 + sum(report["accept_by_position"]))
+    assert {"speedup", "tokens_per_s", "tokens_per_s_baseline", "k"} <= set(report)
+
+
+def test_bench_as_json_has_a_result_for_each_k() -> None:
+    arguments = ["--k", "0,2,4", "--prompts", "demo", "--max-tokens", "16", "--rounds", "1"]
+    done = peagle("bench", "--target", "demo", "--head", "demo", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [r["k"] for r in report["results"]] == [0, 2, 4]
+    plain, *drafted = report["results"]
+    assert plain["speedup"] == 1.0
+    assert plain["acceptance_length"] is None
+    for result in drafted:
+        shares = result["accept_by_position"]
+        assert len(shares) == result["k"]
+        assert shares == sorted(shares, reverse=True)
+        assert result["acceptance_length"] == pytest.approx(1 + sum(shares))
+    assert {"cpu", "simd", "threads", "dtype", "torch", "peagle", "seed"} <= set(report["meta"])
+
+
+@pytest.mark.parametrize("ks", ["", "3,x", "-1", "0,99"])
+def test_bench_refuses_bad_ks(ks: str) -> None:
+    assert_user_error(peagle("bench", f"--k={ks}", "--prompts", "demo"))
+
+
+def test_help_has_examples() -> None:
+    for command in ("generate", "demo", "bench", "train"):
+        done = peagle(command, "--help")
+        assert done.returncode == 0
+        assert "Usage" in done.stdout
