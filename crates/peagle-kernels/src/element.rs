@@ -100,11 +100,15 @@ impl Lanes for f32 {
         x: &[f32; R],
         acc: &mut [[S::V; C]; R],
     ) {
-        let w = w.map(|w| s.load(bytemuck::cast_ref(w)));
+        // A loop: the closure of `map` would not have the level's instructions.
+        let mut weights = [s.splat(0.0); C];
+        for c in 0..C {
+            weights[c] = s.load(bytemuck::cast_ref(w[c]));
+        }
         for r in 0..R {
             let x = s.splat(x[r]);
             for c in 0..C {
-                acc[r][c] = s.mul_add(x, w[c], acc[r][c]);
+                acc[r][c] = s.mul_add(x, weights[c], acc[r][c]);
             }
         }
     }
@@ -161,10 +165,14 @@ impl Lanes for Bf16 {
         x: &[S::Pair; R],
         acc: &mut [[S::V; C]; R],
     ) {
-        let w = w.map(|w| s.load_pairs(w));
+        // A loop: the closure of `map` would not have the level's instructions.
+        let mut weights = [s.load_pairs(w[0]); C];
+        for c in 1..C {
+            weights[c] = s.load_pairs(w[c]);
+        }
         for r in 0..R {
             for c in 0..C {
-                acc[r][c] = s.dot(x[r], w[c], acc[r][c]);
+                acc[r][c] = s.dot(x[r], weights[c], acc[r][c]);
             }
         }
     }

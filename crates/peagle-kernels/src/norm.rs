@@ -160,5 +160,9 @@ fn silu_times<S: Simd, E: Element>(s: S, gate: &[E; 16], up: &[E; 16]) -> [E; 16
     let e = exp(s, s.sub(s.splat(0.0), x));
     let mut lanes = [0.0; 16];
     s.store(s.div(x, s.add(s.splat(1.0), e)), &mut lanes);
-    std::array::from_fn(|i| E::from_f32(E::from_f32(lanes[i]).to_f32() * up[i].to_f32()))
+    let mut product = [E::default(); 16];
+    for i in 0..16 {
+        product[i] = E::from_f32(E::from_f32(lanes[i]).to_f32() * up[i].to_f32());
+    }
+    product
 }

@@ -208,11 +208,15 @@ impl<E: Element> OneTile<'_, E> {
         let size = self.read.shape.block_size;
         let mut acc = [[s.splat(0.0); C]; R];
         for (d, query) in queries.iter().enumerate() {
-            let keys = keys.map(|keys| E::load(s, sixteen(&keys[d * size..])));
+            // A loop: the closure of `map` would not have the level's instructions.
+            let mut loaded = [s.splat(0.0); C];
+            for c in 0..C {
+                loaded[c] = E::load(s, sixteen(&keys[c][d * size..]));
+            }
             for r in 0..R {
                 let x = s.splat(query[r]);
                 for c in 0..C {
-                    acc[r][c] = s.mul_add(x, keys[c], acc[r][c]);
+                    acc[r][c] = s.mul_add(x, loaded[c], acc[r][c]);
                 }
             }
         }
@@ -319,12 +323,14 @@ impl<E: Element> OneTile<'_, E> {
             let values = &self.read.v_cache[self.value_at(request, p)..][..(end - p) * dim];
             let weights = weights.map(|weights| &weights[p..end]);
             for (i, value) in values.chunks_exact(dim).enumerate() {
-                let value: [_; C] =
-                    std::array::from_fn(|c| E::load(s, sixteen(&value[d + c * 16..])));
+                let mut loaded = [s.splat(0.0); C];
+                for c in 0..C {
+                    loaded[c] = E::load(s, sixteen(&value[d + c * 16..]));
+                }
                 for r in 0..R {
                     let x = s.splat(weights[r][i]);
                     for c in 0..C {
-                        acc[r][c] = s.mul_add(x, value[c], acc[r][c]);
+                        acc[r][c] = s.mul_add(x, loaded[c], acc[r][c]);
                     }
                 }
             }

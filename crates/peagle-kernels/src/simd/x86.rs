@@ -268,9 +268,11 @@ impl Simd for Avx2 {
     fn load_bf16(self, from: &[u16; 16]) -> Self::V {
         // SAFETY: the token proves AVX2; 32 bytes of plain data.
         unsafe {
-            transmute::<[u16; 16], [std::arch::x86_64::__m128i; 2]>(*from).map(|bits| {
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits)))
-            })
+            let [low, high] = transmute::<[u16; 16], [std::arch::x86_64::__m128i; 2]>(*from);
+            [
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(low))),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(high))),
+            ]
         }
     }
 
@@ -355,11 +357,13 @@ impl Simd for Avx2 {
     fn load_pairs(self, from: &[u32; 16]) -> Self::Weights {
         // SAFETY: the token proves AVX2; 64 bytes of plain data.
         unsafe {
-            let pairs = transmute::<[u32; 16], [__m256i; 2]>(*from);
+            let [a, b] = transmute::<[u32; 16], [__m256i; 2]>(*from);
             let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let low = [_mm256_slli_epi32::<16>(a), _mm256_slli_epi32::<16>(b)];
+            let high = [_mm256_and_si256(a, high), _mm256_and_si256(b, high)];
             [
-                pairs.map(|pair| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pair))),
-                pairs.map(|pair| _mm256_castsi256_ps(_mm256_and_si256(pair, high))),
+                [_mm256_castsi256_ps(low[0]), _mm256_castsi256_ps(low[1])],
+                [_mm256_castsi256_ps(high[0]), _mm256_castsi256_ps(high[1])],
             ]
         }
     }
