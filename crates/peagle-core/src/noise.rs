@@ -136,8 +136,8 @@ mod tests {
     #[test]
     fn exponentials_grow_with_their_bits() {
         let mut last = 0.0;
-        for step in 0..=4096_u64 {
-            let value = exponential_from_bits((step << 52).saturating_sub(u64::from(step > 0)));
+        for step in 0..4096_u64 {
+            let value = exponential_from_bits(step << 52);
             assert!(value >= last);
             last = value;
         }
