@@ -85,8 +85,8 @@ class Backend(ABC):
         """A zero matrix in the model dtype."""
 
     @abstractmethod
-    def embed(self, table: Array, token_ids: npt.NDArray[np.int32]) -> Array:
-        """Rows of an embedding table."""
+    def embed(self, table: Array, prepared: Any) -> Array:
+        """Rows of an embedding table for the tokens of a prepared batch."""
 
     @abstractmethod
     def take(self, x: Array, rows: npt.NDArray[np.int32]) -> Array:

@@ -63,8 +63,8 @@ class CpuBackend(Backend):
     def zeros(self, rows: int, width: int) -> Numbers:
         return np.zeros((rows, width), self._numpy_dtype)
 
-    def embed(self, table: Numbers, token_ids: npt.NDArray[np.int32]) -> Numbers:
-        return table[token_ids]
+    def embed(self, table: Numbers, prepared: Batch) -> Numbers:
+        return table[prepared.input_ids]
 
     def take(self, x: Numbers, rows: npt.NDArray[np.int32]) -> Numbers:
         return x[rows]

@@ -26,6 +26,8 @@ class TorchLinear:
 class DenseBatch:
     """A batch as padded, fixed-shape tensors: R requests x W rows over M blocks."""
 
+    input_ids: torch.Tensor
+    """[T] int64"""
     positions: torch.Tensor
     """[T] int64"""
     write_block: torch.Tensor
@@ -78,8 +80,8 @@ class TorchBackend(Backend):
     def zeros(self, rows: int, width: int) -> torch.Tensor:
         return torch.zeros(rows, width, dtype=self.dtype, device=self.device)
 
-    def embed(self, table: torch.Tensor, token_ids: npt.NDArray[np.int32]) -> torch.Tensor:
-        return F.embedding(self._index(token_ids), table)
+    def embed(self, table: torch.Tensor, prepared: DenseBatch) -> torch.Tensor:
+        return F.embedding(prepared.input_ids, table)
 
     def take(self, x: torch.Tensor, rows: npt.NDArray[np.int32]) -> torch.Tensor:
         return x[self._index(rows)]
@@ -126,6 +128,7 @@ class TorchBackend(Backend):
     def prepare(self, batch: Batch, block_size: int) -> DenseBatch:
         layout = padded_layout(batch, block_size)
         return DenseBatch(
+            input_ids=self._index(batch.input_ids),
             positions=self._index(batch.positions),
             write_block=self._index(batch.slots // block_size),
             write_offset=self._index(batch.slots % block_size),

@@ -148,9 +148,17 @@ class PEagleHead:
         Returns:
             float32 logits over the draft vocabulary [len(rows), draft_vocab_size].
         """
+        residual = self.step(self.backend.prepare(batch, block_size), hidden, cache)
+        return self.backend.norm_linear_f32(
+            self.backend.take(residual, rows), self.norm, self.config.rms_norm_eps, self.lm_head
+        )
+
+    def step(self, prepared: Any, hidden: Array, cache: list[LayerCache]) -> Array:
+        """The layers over a batch that the backend has prepared: the residual stream before the
+        final norm [T, hidden_size].
+        """
         backend, eps = self.backend, self.config.rms_norm_eps
-        prepared = backend.prepare(batch, block_size)
-        embedded = backend.embed(self.embed_tokens, batch.input_ids)
+        embedded = backend.embed(self.embed_tokens, prepared)
         normed = backend.rms_norm(hidden, self.hidden_norm, eps)
         fused = backend.concat([backend.rms_norm(embedded, self.embed_norm, eps), normed])
         residual = normed if self.config.norm_before_residual else hidden
@@ -159,7 +167,7 @@ class PEagleHead:
         first.attend_(qkv, residual, backend, cache[0], prepared, self.rope, key_start=1)
         for layer, layer_cache in zip(others, cache[1:], strict=True):
             layer.forward_(residual, backend, layer_cache, prepared, self.rope, key_start=1)
-        return backend.norm_linear_f32(backend.take(residual, rows), self.norm, eps, self.lm_head)
+        return residual
 
 
 def _canonical_name(name: str) -> str | None:

@@ -104,9 +104,16 @@ class Decoder:
             The residual stream before the final norm [T, hidden_size], and the taps side by side
             [T, len(taps) * hidden_size] or `None`.
         """
+        return self.step(self.backend.prepare(batch, block_size), cache, taps)
+
+    def step(
+        self, prepared: Any, cache: list[LayerCache], taps: tuple[int, ...] = ()
+    ) -> tuple[Array, Array | None]:
+        """`forward` of a batch that the backend has prepared: a pure function of arrays, but for
+        the KV it writes in place.
+        """
         backend = self.backend
-        prepared = backend.prepare(batch, block_size)
-        hidden = backend.embed(self.embed_tokens, batch.input_ids)
+        hidden = backend.embed(self.embed_tokens, prepared)
         tapped = []
         for index, (layer, layer_cache) in enumerate(zip(self.layers, cache, strict=True)):
             if index in taps:

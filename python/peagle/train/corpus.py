@@ -182,9 +182,9 @@ def sample_tokens(
     sampled = np.flatnonzero(temperatures > 0)
     if sampled.size:
         # Gumbel noise is minus the logarithm of an exponential variate.
-        race = rng.standard_exponential((sampled.size, logits.shape[1]), np.float32)
-        tempered = logits[sampled] / temperatures[sampled, None].astype(np.float32)
-        scores[sampled] = tempered - np.log(race)
+        # In float64: a float32 variate is 0 often enough to draw impossible tokens.
+        race = rng.standard_exponential((sampled.size, logits.shape[1]))
+        scores[sampled] = logits[sampled] / temperatures[sampled, None] - np.log(race)
     best: Int32Array = scores.argmax(-1).astype(np.int32)
     return best
 
