@@ -124,9 +124,18 @@ class Engine:
     def step(self) -> list[RequestUpdate]:
         """One engine step over all requests.
 
+        If anything raises on the way, the step is forgotten and can be made again.
+
         Returns:
             The requests that got tokens or ended.
         """
+        try:
+            return self._step()
+        except BaseException:
+            self.scheduler.cancel_step()
+            raise
+
+    def _step(self) -> list[RequestUpdate]:
         clock = time.perf_counter
         started = clock()
         plan = self.scheduler.schedule(self._drafts)

@@ -64,6 +64,8 @@ class CompletionOutput:
     """`stop`, `length`, `abort`, `error`, or `None` while it goes on."""
     seed: int
     """What the noise was keyed with; the same seed gives the same text."""
+    error: str | None = None
+    """What went wrong, if finish_reason is `error`."""
     num_windows: int = 0
     """Steps that verified a draft."""
     num_drafted: int = 0
@@ -172,6 +174,7 @@ class LLM:
                 num_speculative_tokens=self.num_speculative_tokens,
             ),
         )
+        self._requests: dict[int, _Request] = {}
         self._next_id = 0
 
     def generate(
@@ -190,10 +193,12 @@ class LLM:
             on_step: told what each engine step did, right after it.
 
         Returns:
-            One output for each prompt, in order.
+            One output for each prompt, in order. A request that fails on the way (NaN logits)
+            ends with finish_reason `error`; its neighbours go on.
 
         Raises:
             PeagleError: a bad prompt or parameter; then nothing was started.
+            GenerationError: the only prompt failed on the way.
         """
         several = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
         return self._run([self._encode(p) for p in several], params or SamplingParams(), on_step)
@@ -218,12 +223,17 @@ class LLM:
         """
         request = self._add(list(prompt_token_ids), params or SamplingParams())
         try:
-            while request.completion.finish_reason is None:
-                for update in self.engine.step():
-                    if update.request_id == request.request_id:
-                        yield request.take(update), request.output
+            finished = False
+            while not finished:
+                if not request.news:
+                    self._step()
+                finished = request.completion.finish_reason is not None
+                if request.news:
+                    yield request.take_news(), request.output
+            if request.completion.error is not None:
+                raise GenerationError(request.completion.error)
         finally:
-            self.engine.abort(request.request_id)
+            self._drop(request)
 
     def propose(self, token_ids: Sequence[int], k: int) -> list[int]:
         """The K draft ids that the head makes after these committed ids.
@@ -296,22 +306,29 @@ class LLM:
     ) -> list[RequestOutput]:
         requests: list[_Request] = []
         try:
-            requests.extend(self._add(ids, params) for ids in prompts)
-            by_id = {r.request_id: r for r in requests}
+            for ids in prompts:
+                requests.append(self._add(ids, params))
             while any(r.completion.finish_reason is None for r in requests):
-                updates = self.engine.step()
-                for update in updates:
-                    if update.request_id in by_id:
-                        by_id[update.request_id].take(update)
+                updates = self._step()
                 if on_step is not None:
                     on_step(updates)
         finally:
             for request in requests:
-                self.engine.abort(request.request_id)
-        failed = next((r for r in requests if r.error is not None), None)
-        if failed is not None and len(requests) == 1:
-            raise GenerationError(str(failed.error))
+                self._drop(request)
+        if len(requests) == 1 and requests[0].completion.error is not None:
+            raise GenerationError(requests[0].completion.error)
         return [r.output for r in requests]
+
+    def _step(self) -> list[RequestUpdate]:
+        """One engine step; whoever waits for a request finds what it brought there."""
+        updates = self.engine.step()
+        for update in updates:
+            self._requests[update.request_id].take(update)
+        return updates
+
+    def _drop(self, request: _Request) -> None:
+        self.engine.abort(request.request_id)
+        self._requests.pop(request.request_id, None)
 
     def _add(self, prompt_token_ids: list[int], params: SamplingParams) -> _Request:
         checker = StopChecker(self.tokenizer, params.stop_strings) if self.tokenizer else None
@@ -328,7 +345,9 @@ class LLM:
             stop_check=checker.check if checker is not None and params.stop_strings else None,
         )
         completion = CompletionOutput("", [], None, seed)
-        return _Request(request_id, RequestOutput(prompt_token_ids, [completion]), checker)
+        request = _Request(request_id, RequestOutput(prompt_token_ids, [completion]), checker)
+        self._requests[request_id] = request
+        return request
 
 
 @dataclass
@@ -338,26 +357,34 @@ class _Request:
     request_id: int
     output: RequestOutput
     checker: StopChecker | None
-    error: str | None = None
+    news: list[str] = field(default_factory=list)
+    """Text of each step that nobody has taken yet."""
 
     @property
     def completion(self) -> CompletionOutput:
         return self.output.outputs[0]
 
-    def take(self, update: RequestUpdate) -> str:
-        """Adds what a step brought; returns the new text."""
+    def take(self, update: RequestUpdate) -> None:
+        """Adds what a step brought."""
         completion = self.completion
         completion.token_ids.extend(update.token_ids)
         completion.finish_reason = update.finish_reason
         completion.num_windows += update.num_drafted > 0
         completion.num_drafted += update.num_drafted
         completion.num_accepted += update.num_accepted
-        self.error = update.error
-        if self.checker is None:
-            return ""
-        new = self.checker.commit(update.token_ids, finished=update.finish_reason is not None)
+        completion.error = update.error
+        new = ""
+        if self.checker is not None:
+            finished = update.finish_reason is not None
+            new = self.checker.commit(update.token_ids, finished=finished)
         completion.text += new
-        return new
+        self.news.append(new)
+
+    def take_news(self) -> str:
+        """The text since the last call."""
+        text = "".join(self.news)
+        self.news.clear()
+        return text
 
 
 def _head_folder(head: str | Path | None, *, is_demo: bool) -> Path | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import tokenizers
+
 from peagle.chat_template import ChatTemplate
 from peagle.errors import ChatTemplateError, TokenizerError
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from peagle import _core, errors
 from peagle.verify import verify
 

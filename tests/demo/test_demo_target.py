@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from peagle.demo import target
 from peagle.demo.target import CHECKSUMS, cache_root, damage, demo_target_dir, find_gguf
 from peagle.errors import DemoPackageMissingError, DemoTargetError, FileWriteError

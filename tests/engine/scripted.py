@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from peagle.propose.drafts import Chains
 
 Continuation = Callable[[int, int], list[int]]

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from peagle import LLM, SamplingParams
 from peagle.engine import Engine
 from peagle.llm import TokensPrompt
-
 from tests.engine.scripted import ScriptedProposer
 from tests.tiny import VOCAB, make_head, make_target, random_ids
 

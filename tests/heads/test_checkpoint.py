@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from peagle.backends import select_backend
 from peagle.errors import (
     CheckpointError,
@@ -18,7 +19,6 @@ from peagle.errors import (
 )
 from peagle.heads.peagle import PEagleHead
 from peagle.models.llama import Decoder
-
 from tests.tiny import VOCAB, edit_config, edit_head, make_head, make_target
 
 

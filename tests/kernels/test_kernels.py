@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -192,11 +194,20 @@ class Paged:
             depth: list[int] = []
             for i, parent in enumerate(links):
                 depth.append(0 if parent < 0 else depth[parent] + 1)
-                slots.append(table[(start + i) // self.block] * self.block + (start + i) % self.block)
+                slots.append(
+                    table[(start + i) // self.block] * self.block + (start + i) % self.block
+                )
                 where.append(start + depth[-1])
             starts.append(starts[-1] + len(links))
         out = empty(self.dtype, len(slots), self.heads * self.dim)
-        ints = [positions or where, slots, starts, context, tables, sum(parents, [])]
+        ints = [
+            positions or where,
+            slots,
+            starts,
+            context,
+            tables,
+            functools.reduce(operator.iadd, parents, []),
+        ]
         _core.attention(
             to_numpy(qkv),
             out,
@@ -226,11 +237,12 @@ class Paged:
     def expected(self, qkv: torch.Tensor, path: list[int], positions: list[int]) -> torch.Tensor:
         """Attention of the last row of `path` to the rows of `path`, by torch."""
         heads = (self.heads + 2 * self.kv_heads, self.dim)
-        q, k, v = qkv[path].view(-1, *heads).split(
-            [self.heads, self.kv_heads, self.kv_heads], dim=1
+        q, k, v = (
+            qkv[path].view(-1, *heads).split([self.heads, self.kv_heads, self.kv_heads], dim=1)
         )
         if self.norms:
-            assert self.q_norm is not None and self.k_norm is not None
+            assert self.q_norm is not None
+            assert self.k_norm is not None
             q, k = rms_norm(q, self.q_norm, 1e-6), rms_norm(k, self.k_norm, 1e-6)
         where = torch.tensor([positions[row] for row in path])
         q, k = (self.rotate(x, where).float() for x in (q, k))

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from peagle.backends import Backend, select_backend
 from peagle.errors import CheckpointError, ConfigError
 from peagle.models.batch import Batch
 from peagle.models.llama import Decoder
-
 from tests.tiny import FAMILIES, edit_config, make_target, random_ids
 
 BLOCK = 16

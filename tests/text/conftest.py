@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import tokenizers
-from peagle.tokenizer import Tokenizer
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+
+from peagle.tokenizer import Tokenizer
 
 CORPUS = (
     "the quick brown fox jumps over the lazy dog",

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+
 from peagle import datasets
 from peagle.datasets import PROMPT_SETS, demo_prompts, load_prompts, read_prompts
 from peagle.errors import DatasetError, DatasetMissingError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
 from peagle.detokenizer import REPLACEMENT, IncrementalDetokenizer
 from peagle.tokenizer import Tokenizer
 

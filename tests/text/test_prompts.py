@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+
 from peagle.datasets import demo_prompts, load_prompts
 from peagle.errors import DatasetMissingError
 from peagle.train import prompts as module

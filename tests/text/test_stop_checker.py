@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from peagle.detokenizer import REPLACEMENT
 from peagle.errors import StopStringError
 from peagle.stop_checker import NO_STOP, StopChecker

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from peagle.chat_template import ChatTemplate
 from peagle.errors import ChatTemplateError, TokenizerError
 from peagle.tokenizer import Tokenizer, read_eos_token_ids

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,10 +25,13 @@ def test_elements_are_nested_supervised_and_inside_the_sequence(
     elements = sample_elements(length, prompt, depths, ratio, generator)
     by_depth = [set(elements.anchors[elements.depths == d].tolist()) for d in range(depths)]
     assert by_depth[0] == set(range(length - 1))
-    for shallow, deep in zip(by_depth, by_depth[1:], strict=False):
+    for shallow, deep in itertools.pairwise(by_depth):
         assert deep <= shallow
     for anchor, depth, counts in zip(
-        elements.anchors.tolist(), elements.depths.tolist(), elements.supervised.tolist(), strict=True
+        elements.anchors.tolist(),
+        elements.depths.tolist(),
+        elements.supervised.tolist(),
+        strict=True,
     ):
         # The target's distribution of the predicted token must exist; depth 0 sees the next token.
         assert anchor + depth + 1 < length

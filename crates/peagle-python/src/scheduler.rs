@@ -428,6 +428,12 @@ impl Scheduler {
         self.inner.abort(RequestId(request_id))
     }
 
+    /// Forgets the plan in flight, if there is one, as if it had never been made: its rows are planned
+    /// again, its drafts are lost. For a forward pass that failed.
+    fn cancel_step(&mut self) {
+        self.inner.cancel_step();
+    }
+
     /// Requests that have not ended.
     fn num_unfinished(&self) -> usize {
         self.inner.num_unfinished()

@@ -168,6 +168,12 @@ impl Scheduler {
         true
     }
 
+    /// Forgets the plan in flight, if there is one, as if it had never been made: its rows are planned
+    /// again, its drafts are lost. For a forward pass that failed.
+    pub fn cancel_step(&mut self) {
+        self.in_flight = None;
+    }
+
     /// Requests that have not ended.
     pub fn num_unfinished(&self) -> usize {
         self.ids.len()
