@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from peagle.acceptance import Acceptance
 from peagle.backends.threads import num_threads, simd_level
 from peagle.engine import RequestUpdate, StepTimes
 from peagle.llm import LLM, TokensPrompt
@@ -77,12 +78,10 @@ class Recorder:
 class _Tally:
     """What the rounds of one K add up to."""
 
-    rates: list[float]
-    recorders: list[Recorder]
-    times: StepTimes
-    windows: int = 0
-    accepted: int = 0
-    by_position: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
+    rates: list[float] = field(default_factory=list)
+    recorders: list[Recorder] = field(default_factory=list)
+    times: StepTimes = field(default_factory=StepTimes)
+    acceptance: Acceptance = field(default_factory=Acceptance)
 
 
 def run_bench(
@@ -104,7 +103,7 @@ def run_bench(
         batch: requests that run together.
         progress: told (done, total) rounds x K.
     """
-    tallies = {k: _Tally([], [], StepTimes()) for k in ks}
+    tallies = {k: _Tally() for k in ks}
     total = (rounds + 1) * len(ks)
     done = 0
     for round_index in range(rounds + 1):
@@ -112,7 +111,7 @@ def run_bench(
         for k in order:
             settings = SamplingParams(**params, num_speculative_tokens=k)
             if round_index == 0:
-                _round(llm, prompts[:batch], settings, batch, _Tally([], [], StepTimes()))
+                _round(llm, prompts[:batch], settings, batch, _Tally())
             else:
                 _round(llm, prompts, settings, batch, tallies[k])
             done += 1
@@ -124,7 +123,7 @@ def run_bench(
 def _round(
     llm: LLM, prompts: Sequence[Sequence[int]], params: SamplingParams, batch: int, tally: _Tally
 ) -> None:
-    before = llm.engine.scheduler.stats()
+    before = Acceptance.of(llm.engine.scheduler.stats())
     llm.engine.times = StepTimes()
     tokens, seconds = 0, 0.0
     for start in range(0, len(prompts), batch):
@@ -134,20 +133,10 @@ def _round(
         seconds += time.perf_counter() - recorder.started
         tokens += sum(len(o.token_ids) for o in outputs)
         tally.recorders.append(recorder)
-    after = llm.engine.scheduler.stats()
     tally.rates.append(tokens / seconds)
-    tally.windows += after["windows"] - before["windows"]
-    tally.accepted += after["accepted"] - before["accepted"]
-    positions = _padded(after["accepted_by_position"]) - _padded(before["accepted_by_position"])
-    tally.by_position = positions if tally.by_position is None else tally.by_position + positions
+    tally.acceptance += Acceptance.of(llm.engine.scheduler.stats()) - before
     for name, value in asdict(llm.engine.times).items():
         setattr(tally.times, name, getattr(tally.times, name) + value)
-
-
-def _padded(counts: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    padded = np.zeros(64, np.int64)
-    padded[: len(counts)] = counts
-    return padded
 
 
 def _result(k: int, tally: _Tally, base: float | None) -> Result:
@@ -155,17 +144,13 @@ def _result(k: int, tally: _Tally, base: float | None) -> Result:
     total = tally.times.total
     gaps = np.concatenate([r.inter_token for r in tally.recorders] or [[0.0]]) * 1e3
     steps = [s for r in tally.recorders for s in r.steps]
-    positions = tally.by_position
-    has_drafts = tally.windows > 0 and positions is not None
     forwards = tally.times.target + tally.times.draft
     return Result(
         k=k,
         tokens_per_s=rate,
         speedup=rate / base if base else None,
-        acceptance_length=1.0 + tally.accepted / tally.windows if has_drafts else None,
-        accept_by_position=[float(c) / tally.windows for c in positions[:k]]
-        if has_drafts and positions is not None
-        else [],
+        acceptance_length=tally.acceptance.acceptance_length,
+        accept_by_position=tally.acceptance.accept_by_position,
         drafter_share=tally.times.draft / total,
         verify_share=tally.times.verify / total,
         target_share=tally.times.target / total,

@@ -104,14 +104,18 @@ def train(
             chat_template=tokenizer.chat_template.source if tokenizer.chat_template else None,
             prompt_source=str(prompts.name) if prompts else "the built-in prompts",
         )
-    report = asdict(result) | {"head": str(result.head)}
+    acceptance = result.acceptance
+    report = asdict(result) | {
+        "head": str(result.head),
+        "acceptance_length": acceptance.acceptance_length,
+        "accept_by_position": acceptance.accept_by_position,
+    }
     emit(report, as_json, output)
     if not as_json:
-        acceptance = result.acceptance
         positions = " ".join(f"{share:.2f}" for share in acceptance.accept_by_position)
         Console(highlight=False).print(
-            f"head in {result.head}: held-out acceptance length {acceptance.acceptance_length:.2f} "
-            f"(the extra token counts), by position {positions}, {acceptance.windows} windows; "
+            f"head in {result.head}: held-out acceptance length "
+            f"{acceptance.acceptance_length or 1.0:.2f} (the extra token counts), by position {positions}, {acceptance.windows} windows; "
             f"draft vocabulary covers {result.draft_vocab_coverage:.1%}"
         )
 

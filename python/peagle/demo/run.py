@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
+from peagle.acceptance import Acceptance
 from peagle.bench import hardware
 from peagle.datasets import demo_prompts
 from peagle.errors import ConfigError
@@ -57,47 +58,51 @@ def run_demo(
     llm = LLM("demo", num_speculative_tokens=k, max_num_seqs=1)
     records = demo_prompts()
     prompts = [TokensPrompt(prompt_token_ids=llm.encode_chat(r.messages)) for r in records]
-    modes = (0, llm.num_speculative_tokens)
-    seconds: dict[int, list[float]] = {mode: [] for mode in modes}
-    tokens: dict[int, list[list[int]]] = {}
-    texts: list[str] = []
-    identical = True
-    for round_index in range(rounds + 1):
-        for mode in modes if round_index % 2 == 0 else modes[::-1]:
-            params = SamplingParams(
-                max_tokens=max_tokens, ignore_eos=True, num_speculative_tokens=mode
-            )
-            if round_index == 1 and mode:
-                before = llm.engine.scheduler.stats()
-            started = time.perf_counter()
-            outputs = [llm.generate(prompt, params)[0] for prompt in prompts]
-            elapsed = time.perf_counter() - started
-            if round_index:
-                seconds[mode].append(elapsed)
-            found = [o.token_ids for o in outputs]
-            identical &= tokens.setdefault(0, found) == found
-            texts = [o.text for o in outputs]
-            progress(round_index * 2 + len(seconds[mode]), 2 * (rounds + 1))
-    after = llm.engine.scheduler.stats()
-    windows = after["windows"] - before["windows"]
-    accepted = after["accepted"] - before["accepted"]
-    earlier = before["accepted_by_position"]
-    positions = [
-        (count - (earlier[i] if i < len(earlier) else 0)) / windows
-        for i, count in enumerate(after["accepted_by_position"])
-    ]
-    total = max_tokens * len(prompts)
-    plain, speculative = (median(seconds[mode]) for mode in modes)
+    plain, speculative = _Mode(0), _Mode(llm.num_speculative_tokens)
+    total = 2 * (rounds + 1)
+    before = Acceptance()
+    for index in range(total):
+        round_index, second = divmod(index, 2)
+        # The order alternates, so that a drift of the machine hits both modes alike.
+        mode = speculative if (round_index + second) % 2 else plain
+        if index == 2:
+            before = Acceptance.of(llm.engine.scheduler.stats())
+        mode.run(llm, prompts, max_tokens, timed=round_index > 0)
+        progress(index + 1, total)
+    acceptance = Acceptance.of(llm.engine.scheduler.stats()) - before
+    tokens = sum(map(len, plain.token_ids[0]))
     return DemoReport(
-        identical=identical,
-        speedup=plain / speculative,
-        acceptance_length=1.0 + accepted / windows,
-        accept_by_position=positions,
-        tokens_per_s=total / speculative,
-        tokens_per_s_baseline=total / plain,
+        identical=all(ids == plain.token_ids[0] for ids in plain.token_ids + speculative.token_ids),
+        speedup=median(plain.seconds) / median(speculative.seconds),
+        acceptance_length=acceptance.acceptance_length or 1.0,
+        accept_by_position=acceptance.accept_by_position,
+        tokens_per_s=tokens / median(speculative.seconds),
+        tokens_per_s_baseline=tokens / median(plain.seconds),
         k=llm.num_speculative_tokens,
         max_tokens=max_tokens,
         prompts=[r.turns[0] for r in records],
-        texts=texts,
+        texts=speculative.texts,
         meta=hardware() | {"dtype": str(llm.target.backend.dtype).removeprefix("torch.")},
     )
+
+
+class _Mode:
+    """Runs of one number of drafts."""
+
+    def __init__(self, num_drafts: int) -> None:
+        self._num_drafts = num_drafts
+        self.seconds: list[float] = []
+        self.token_ids: list[list[list[int]]] = []
+        self.texts: list[str] = []
+
+    def run(self, llm: LLM, prompts: list[TokensPrompt], max_tokens: int, *, timed: bool) -> None:
+        """All prompts, one after the other."""
+        params = SamplingParams(
+            max_tokens=max_tokens, ignore_eos=True, num_speculative_tokens=self._num_drafts
+        )
+        started = time.perf_counter()
+        outputs = [llm.generate(prompt, params)[0] for prompt in prompts]
+        if timed:
+            self.seconds.append(time.perf_counter() - started)
+        self.token_ids.append([o.token_ids for o in outputs])
+        self.texts = [o.text for o in outputs]

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
+from peagle.acceptance import Acceptance
 from peagle.train.cod import Elements
 from peagle.train.corpus import Sample
 from peagle.train.features import FeatureExtractor, stack_elements
 from peagle.train.module import TrainableHead
-
-
-@dataclass(frozen=True)
-class Acceptance:
-    """Greedy acceptance of chains of K drafts."""
-
-    acceptance_length: float
-    """1 + accepted / windows: the extra token counts."""
-    accept_by_position: list[float]
-    """Share of windows in which position i was accepted."""
-    windows: int
 
 
 @torch.no_grad()
@@ -58,8 +47,7 @@ def teacher_forced_acceptance(
             accepted[:run] += 1
             windows += 1
             position += run + 1
-    shares = (accepted / max(windows, 1)).tolist()
-    return Acceptance(1.0 + sum(shares), shares, windows)
+    return Acceptance(windows, tuple(accepted.tolist()))
 
 
 def _runs(

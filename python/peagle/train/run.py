@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from peagle.acceptance import Acceptance
 from peagle.backends import select_backend
 from peagle.errors import ConfigError, DatasetError, FileWriteError
 from peagle.models.llama import Decoder
 from peagle.models.weights import WeightReader
 from peagle.train.config import TrainConfig
 from peagle.train.corpus import Corpus, CorpusSpec, Sample
-from peagle.train.evaluate import Acceptance, teacher_forced_acceptance
+from peagle.train.evaluate import teacher_forced_acceptance
 from peagle.train.export import Provenance, export_head
 from peagle.train.features import FeatureExtractor
 from peagle.train.module import HeadShape, TrainableHead
@@ -257,8 +258,8 @@ The draft vocabulary holds {result.draft_vocab_coverage:.1%} of their tokens.
 ## Numbers
 
 {result.iterations} iterations. Teacher-forced on held-out greedy answers, K = {config.k_train}:
-acceptance length {result.acceptance.acceptance_length:.3f} (the extra token counts), acceptance
-by position {positions}, over {result.acceptance.windows} windows.
+acceptance length {result.acceptance.acceptance_length or 1.0:.3f} (the extra token counts),
+acceptance by position {positions}, over {result.acceptance.windows} windows.
 
 ## Recipe
 
