@@ -5,7 +5,7 @@
 //! full batch. The first line names the SIMD path.
 
 use std::hint::black_box;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use peagle_core::verify::{Verdicts, Walk, verify};
@@ -139,13 +139,15 @@ fn full_batch() -> (Scheduler, Drafts) {
         };
         scheduler.add(RequestId(id), &[1; 32], params).unwrap();
     }
-    let drafts = step(&mut scheduler, None, 0);
+    let (drafts, _) = step(&mut scheduler, None, 0);
     (scheduler, drafts)
 }
 
-/// A step whose windows accept `accepted` drafts each.
-fn step(scheduler: &mut Scheduler, drafts: Option<&Drafts>, accepted: usize) -> Drafts {
+/// A step whose windows accept `accepted` drafts each, and the time of its two calls.
+fn step(scheduler: &mut Scheduler, drafts: Option<&Drafts>, accepted: usize) -> (Drafts, Duration) {
+    let started = Instant::now();
     let plan = scheduler.schedule(drafts).unwrap();
+    let mut spent = started.elapsed();
     let mut verdicts = Verdicts::new(plan.step);
     for window in &plan.windows {
         let path: Vec<i32> = (0..accepted.min(window.tree.len()) as i32).collect();
@@ -159,14 +161,17 @@ fn step(scheduler: &mut Scheduler, drafts: Option<&Drafts>, accepted: usize) -> 
             }),
         );
     }
+    let started = Instant::now();
     let draft = scheduler.update(&verdicts, None).unwrap().draft;
+    spent += started.elapsed();
     let total: i32 = draft.k.iter().sum();
-    Drafts {
+    let drafts = Drafts {
         request_ids: draft.request_ids,
         starts: draft.draft_start,
         token_ids: vec![5; total as usize],
         parents: draft.k.iter().flat_map(|&k| -1..k - 1).collect(),
-    }
+    };
+    (drafts, spent)
 }
 
 fn bench_step(criterion: &mut Criterion) {
@@ -184,9 +189,10 @@ fn bench_step(criterion: &mut Criterion) {
                     if iteration % 500 == 499 {
                         (scheduler, drafts) = full_batch();
                     }
-                    let started = std::time::Instant::now();
-                    drafts = step(&mut scheduler, Some(&drafts), (iteration % 8) as usize);
-                    spent += started.elapsed();
+                    let accepted = (iteration % 8) as usize;
+                    let (next, took) = step(&mut scheduler, Some(&drafts), accepted);
+                    drafts = next;
+                    spent += took;
                 }
                 spent
             });

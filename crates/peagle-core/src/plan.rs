@@ -27,11 +27,19 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// A batch without rows.
-    pub(crate) fn new() -> Self {
+    /// A batch without rows yet.
+    pub(crate) fn with_capacity(rows: usize, requests: usize) -> Self {
+        let mut query_start = Vec::with_capacity(requests + 1);
+        query_start.push(0);
         Self {
-            query_start: vec![0],
-            ..Self::default()
+            input_ids: Vec::with_capacity(rows),
+            positions: Vec::with_capacity(rows),
+            slots: Vec::with_capacity(rows),
+            query_start,
+            context_lens: Vec::with_capacity(requests),
+            parents: Vec::with_capacity(rows),
+            block_tables: Vec::new(),
+            block_table_width: 0,
         }
     }
 

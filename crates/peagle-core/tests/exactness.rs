@@ -48,6 +48,8 @@ fn target_law(sampling: &Sampling) -> Law {
     law
 }
 
+type Drafter = fn(&[i32]) -> TokenTree;
+
 /// A verifier under test: the emitted tokens of one window, given the target's draw at each history.
 type Verifier = fn(&TokenTree, &[i32], &mut dyn FnMut(&[i32]) -> i32) -> Vec<i32>;
 
@@ -112,7 +114,7 @@ impl Script {
 }
 
 /// The law of the first [`LENGTH`] tokens that repeated windows emit.
-fn emitted_law(sampling: &Sampling, drafter: fn(&[i32]) -> TokenTree, verifier: Verifier) -> Law {
+fn emitted_law(sampling: &Sampling, drafter: Drafter, verifier: Verifier) -> Law {
     let mut law = Law::new();
     let mut script = Script {
         outcomes: Vec::new(),
@@ -166,7 +168,7 @@ fn tree_drafts(history: &[i32]) -> TokenTree {
     TokenTree::new(vec![first, 3, 1, 0, 2], vec![-1, -1, 0, 0, 1]).unwrap()
 }
 
-const DRAFTERS: [(&str, fn(&[i32]) -> TokenTree); 3] = [
+const DRAFTERS: [(&str, Drafter); 3] = [
     ("none", no_draft),
     ("chain", chain_drafts),
     ("tree", tree_drafts),
@@ -266,7 +268,7 @@ fn sampled_counts(
 }
 
 /// Runs real windows until two tokens are out.
-fn emit_text(sampling: &Sampling, drafter: fn(&[i32]) -> TokenTree, seed: u64) -> Vec<i32> {
+fn emit_text(sampling: &Sampling, drafter: Drafter, seed: u64) -> Vec<i32> {
     let mut text: Vec<i32> = Vec::new();
     while text.len() < 2 {
         let tree = drafter(&text);

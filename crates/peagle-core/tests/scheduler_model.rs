@@ -181,23 +181,6 @@ impl Model {
         }
     }
 
-    /// The tokens of each row's path, read through block tables and parents, checked against caches.
-    fn paths(&self, batch: &Batch, request: usize, known: &[i32]) -> Vec<Vec<i32>> {
-        let start = batch.query_start[request] as usize;
-        let end = batch.query_start[request + 1] as usize;
-        let context = batch.context_lens[request] as usize;
-        let mut paths: Vec<Vec<i32>> = Vec::new();
-        for row in start..end {
-            let mut path = match batch.parents[row] {
-                -1 => known[..context].to_vec(),
-                parent => paths[parent as usize].clone(),
-            };
-            path.push(batch.input_ids[row]);
-            paths.push(path);
-        }
-        paths
-    }
-
     fn slot(&self, batch: &Batch, request: usize, index: usize) -> i32 {
         let size = self.config.block_size;
         let table = &batch.block_tables[request * batch.block_table_width..];
@@ -218,7 +201,7 @@ impl Model {
                     "stale target KV"
                 );
             }
-            let paths = self.paths(batch, request, &known);
+            let paths = paths(batch, request, &known);
             let start = batch.query_start[request] as usize;
             for (row, path) in paths.iter().enumerate() {
                 let shared = path.len().min(known.len());
@@ -393,6 +376,22 @@ impl Model {
         }
         panic!("no end after {limit} steps");
     }
+}
+
+/// The tokens of each row's path, read through parents.
+fn paths(batch: &Batch, request: usize, known: &[i32]) -> Vec<Vec<i32>> {
+    let rows = batch.query_start[request] as usize..batch.query_start[request + 1] as usize;
+    let context = batch.context_lens[request] as usize;
+    let mut paths: Vec<Vec<i32>> = Vec::new();
+    for row in rows {
+        let mut path = match batch.parents[row] {
+            -1 => known[..context].to_vec(),
+            parent => paths[parent as usize].clone(),
+        };
+        path.push(batch.input_ids[row]);
+        paths.push(path);
+    }
+    paths
 }
 
 /// Drafts of at most `k` nodes after a history.

@@ -162,13 +162,13 @@ mod tests {
             for (action, pick) in actions {
                 let chosen = (!held.is_empty()).then(|| held[pick % held.len().max(1)]);
                 match (action, chosen) {
-                    (0, after) => match pool.take(after) {
-                        Some(block) => {
-                            prop_assert!(!held.contains(&block));
-                            held.push(block);
-                        }
-                        None => prop_assert_eq!(pool.num_free(), 0),
-                    },
+                    (0, after) => {
+                        let was_free = pool.num_free();
+                        let taken = pool.take(after);
+                        prop_assert_eq!(taken.is_some(), was_free > 0);
+                        prop_assert!(taken.is_none_or(|block| !held.contains(&block)));
+                        held.extend(taken);
+                    }
                     (1, Some(block)) => {
                         pool.share(block);
                         held.push(block);

@@ -25,15 +25,14 @@ impl Scheduler {
             return Ok(());
         };
         let trees = self.checked_trees(drafts)?;
-        let mut running = self.running.iter_mut();
+        let mut next = 0;
         for grant in self.grants.drain(..) {
-            // Grants stand in the order of the running requests; those that ended are missing.
-            if let Some(request) = find_next(&mut running, grant.id) {
+            if let Some(request) = find_from(&mut self.running, grant.id, &mut next) {
                 request.drafter_computed = grant.drafter_computed;
             }
         }
         for (id, tree) in trees {
-            if let Some(request) = self.running.iter_mut().find(|request| request.id == id) {
+            if let Some(request) = find_from(&mut self.running, id, &mut next) {
                 request.tree = tree;
             }
         }
@@ -102,9 +101,12 @@ impl Scheduler {
     /// Reserves look-ahead and lays out the drafter's next pass.
     pub(super) fn plan_drafts(&mut self) -> DraftPlan {
         let (block_size, max_model_len) = (self.config.block_size, self.config.max_model_len);
+        let requests = self.running.len();
+        let rows = requests * (1 + 2 * self.config.num_speculative_tokens);
         let mut plan = DraftPlan {
             step: self.step,
-            batch: Batch::new(),
+            batch: Batch::with_capacity(rows, requests),
+            hidden_slots: Vec::with_capacity(rows),
             draft_start: vec![0],
             ..DraftPlan::default()
         };
@@ -187,14 +189,19 @@ fn push_draft_rows(
     })
 }
 
-/// Advances to the request with this id, or leaves the iterator where it was.
-fn find_next<'a>(
-    running: &mut std::slice::IterMut<'a, Request>,
+/// The request with this id, looked for from `next` on and round: in order that is one comparison.
+fn find_from<'a>(
+    running: &'a mut [Request],
     id: RequestId,
+    next: &mut usize,
 ) -> Option<&'a mut Request> {
-    let ahead = running
-        .as_slice()
+    let start = (*next).min(running.len());
+    let (before, after) = running.split_at(start);
+    let ahead = after
         .iter()
+        .chain(before)
         .position(|request| request.id == id)?;
-    running.nth(ahead)
+    let index = (start + ahead) % running.len();
+    *next = index + 1;
+    Some(&mut running[index])
 }

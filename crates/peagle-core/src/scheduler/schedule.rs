@@ -5,7 +5,7 @@ use std::mem;
 use super::Scheduler;
 use crate::error::{Error, Result};
 use crate::ids::RequestId;
-use crate::plan::{Drafts, Plan};
+use crate::plan::{Batch, Drafts, Plan};
 use crate::request::Request;
 use crate::verify::Window;
 
@@ -169,12 +169,22 @@ impl Scheduler {
     }
 
     fn lay_out(&mut self, flights: &[Flight]) -> Plan {
+        let rows = flights
+            .iter()
+            .map(|flight| flight.rows + flight.nodes)
+            .sum();
         let mut plan = Plan {
             step: self.step,
-            logits_start: vec![0],
-            ..Plan::default()
+            batch: Batch::with_capacity(rows, flights.len()),
+            request_ids: Vec::with_capacity(flights.len()),
+            logits_rows: Vec::with_capacity(
+                rows.min(flights.len() * (1 + self.config.num_speculative_tokens)),
+            ),
+            logits_start: Vec::with_capacity(flights.len() + 1),
+            windows: Vec::with_capacity(flights.len()),
+            wants_hidden: false,
         };
-        plan.batch.query_start.push(0);
+        plan.logits_start.push(0);
         for (flight, request) in flights.iter().zip(&mut self.running) {
             push_rows(&mut plan, flight, request, self.config.block_size);
         }
