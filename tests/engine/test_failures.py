@@ -207,7 +207,7 @@ def test_nan_logits_end_their_request_only(folder: Path) -> None:
 def test_nan_logits_of_the_only_request_raise(folder: Path) -> None:
     llm = make_llm(folder)
     spoil(llm, 0, 2, float("nan"))
-    with pytest.raises(GenerationError, match="(?i)nan"):
+    with pytest.raises(GenerationError, match=r"(?i)nan"):
         llm.generate(prompt())
     assert_idle(llm)
 
