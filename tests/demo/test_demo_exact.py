@@ -1,8 +1,6 @@
-"""On the demo target: speculation, batches and K never change a token; plain equals transformers."""
+"""On the demo target: speculation and batches never change a token; plain equals transformers."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -22,9 +20,9 @@ QUESTIONS = [
 
 
 @pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
+def llm() -> LLM:
     """The demo target with the shipped head, in bfloat16."""
-    yield LLM("demo", num_speculative_tokens=8, max_model_len=1024)
+    return LLM("demo", num_speculative_tokens=8, max_model_len=1024)
 
 
 def prompts(llm: LLM) -> list[TokensPrompt]:
