@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,7 +13,9 @@ from rich.console import Console
 from peagle.cli.shared import Device, Json, Output, Target, emit, progress_bar, user_errors
 from peagle.errors import ConfigError
 from peagle.train.config import TrainConfig
-from peagle.train.trainer import Progress as Iteration
+
+if TYPE_CHECKING:
+    from peagle.train.trainer import Progress as Iteration
 
 DEFAULTS = TrainConfig()
 
@@ -115,7 +117,8 @@ def train(
         positions = " ".join(f"{share:.2f}" for share in acceptance.accept_by_position)
         Console(highlight=False).print(
             f"head in {result.head}: held-out acceptance length "
-            f"{acceptance.acceptance_length or 1.0:.2f} (the extra token counts), by position {positions}, {acceptance.windows} windows; "
+            f"{acceptance.acceptance_length or 1.0:.2f} (the extra token counts), "
+            f"by position {positions}, {acceptance.windows} windows; "
             f"draft vocabulary covers {result.draft_vocab_coverage:.1%}"
         )
 

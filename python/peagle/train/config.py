@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from peagle.errors import ConfigError
-from peagle.train.losses import LOSSES
+
+LOSS_NAMES: Final = ("kl", "ce")
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,10 @@ class TrainConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected a number in (0, 1]")
         if not 0 <= self.greedy_share <= 1:
             raise ConfigError(f"greedy_share is {self.greedy_share}, expected 0 to 1")
-        if self.loss not in LOSSES:
-            raise ConfigError(f"loss {self.loss!r} is unknown", hint=f"one of {', '.join(LOSSES)}")
+        if self.loss not in LOSS_NAMES:
+            raise ConfigError(
+                f"loss {self.loss!r} is unknown", hint=f"one of {', '.join(LOSS_NAMES)}"
+            )
         if self.num_answers <= self.heldout:
             raise ConfigError(
                 f"num_answers is {self.num_answers}, expected more than heldout {self.heldout}"
