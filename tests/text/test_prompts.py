@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from peagle.datasets import demo_prompts, load_prompts
-from peagle.errors import DatasetMissingError
+from peagle.errors import DatasetError, DatasetMissingError
 from peagle.train import prompts as module
 from peagle.train.prompts import HELD_OUT, MAX_COUNT, training_prompts
 from peagle.train.stdlib_docs import stdlib_entries
@@ -87,7 +87,9 @@ def test_without_documentation_strings_there_are_still_prompts(
 
 @pytest.mark.parametrize("count", [-1, MAX_COUNT + 1])
 def test_a_count_out_of_range_is_refused(count: int) -> None:
-    with pytest.raises(ValueError, match="count must be between"):
+    with pytest.raises(
+        DatasetError, match=f"{count} built-in prompts .* expected 0 to {MAX_COUNT}"
+    ):
         training_prompts(count, seed=0)
 
 

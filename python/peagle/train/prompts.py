@@ -10,6 +10,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
+from peagle.errors import DatasetError
 from peagle.train.prompt_templates import CATEGORIES, Category
 from peagle.train.stdlib_docs import stdlib_entries
 
@@ -34,11 +35,14 @@ def training_prompts(count: int, seed: int) -> list[list[dict[str, str]]]:
     """Return ``count`` distinct prompts as chat messages that end with a user message.
 
     Raises:
-        ValueError: ``count`` is negative or above ``MAX_COUNT``, beyond which the templates
+        DatasetError: ``count`` is negative or above ``MAX_COUNT``, beyond which the templates
             would repeat themselves too often.
     """
     if not 0 <= count <= MAX_COUNT:
-        raise ValueError(f"count must be between 0 and {MAX_COUNT}, not {count}")
+        raise DatasetError(
+            f"{count} built-in prompts asked for, expected 0 to {MAX_COUNT}",
+            hint="give prompts of your own with --prompts, or lower --answers",
+        )
     rng = Random(seed)
     weights = _usable_categories()
     seen: set[str] = set()
