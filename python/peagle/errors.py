@@ -69,6 +69,7 @@ __all__ = [
     "TokenizerError",
     "TokenizerMissingError",
     "TooManyDraftsError",
+    "TrainingDivergedError",
     "UnknownArgumentError",
     "UnknownRequestError",
 ]
@@ -148,6 +149,10 @@ class DemoPackageMissingError(_HintedError):
 
 class DemoTargetError(_HintedError):
     """The demo target's file is not the expected one."""
+
+
+class TrainingDivergedError(_HintedError):
+    """The loss of a training iteration is not a finite number."""
 
 
 class FileWriteError(_HintedError):

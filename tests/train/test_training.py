@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from dataclasses import replace
+import resource
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,71 +15,21 @@ import pytest
 import torch
 
 from peagle.backends import select_backend
-from peagle.errors import CheckpointError, ConfigError, DatasetError, FileWriteError
+from peagle.errors import FileWriteError
+from peagle.files import append_line
 from peagle.heads.peagle import PEagleHead
 from peagle.models.llama import Decoder
 from peagle.propose.once import drafts_from_scratch
+from peagle.train import run as run_module
 from peagle.train.cod import Elements
-from peagle.train.config import TrainConfig
 from peagle.train.corpus import Sample
 from peagle.train.evaluate import teacher_forced_acceptance
 from peagle.train.export import Provenance, export_head
 from peagle.train.features import FeatureExtractor, stack_elements
 from peagle.train.module import HeadShape, TrainableHead
-from peagle.train.run import TrainResult, choose_draft_vocab, train_head
-from tests.tiny import MASK_TOKEN, VOCAB, make_target, random_ids
-
-CONFIG = TrainConfig(
-    num_layers=2,
-    draft_vocab_size=60,
-    k_train=4,
-    num_answers=12,
-    answer_len=24,
-    generation_batch=5,
-    heldout=3,
-    iterations=6,
-    batch=2,
-    warmup=2,
-    checkpoint_every=2,
-    greedy_share=0.8,
-    feature_cache_gib=0.001,
-)
-
-
-class Silent:
-    """Hears and says nothing; may raise at an iteration, as a kill would."""
-
-    def __init__(self, stop_at: int | None = None) -> None:
-        self._stop_at = stop_at
-        self.iterations: list[int] = []
-
-    def generating(self, done: int, total: int) -> None:
-        """Nothing."""
-
-    def training(self, progress: Any, total: int) -> None:
-        """Stops where it was told to."""
-        self.iterations.append(progress.iteration)
-        if progress.iteration == self._stop_at:
-            raise KeyboardInterrupt
-
-
-@pytest.fixture(scope="module")
-def target_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target."""
-    folder = tmp_path_factory.mktemp("target")
-    make_target(folder)
-    return folder
-
-
-def prompts() -> list[list[int]]:
-    """Tokenized prompts."""
-    return [random_ids(5 + i % 7, seed=i) for i in range(CONFIG.num_answers)]
-
-
-def run(target: Path, out: Path, config: TrainConfig = CONFIG, **more: Any) -> TrainResult:
-    """A whole training run."""
-    listener = more.pop("listener", Silent())
-    return train_head(target, out, prompts(), MASK_TOKEN, config, listener, **more)
+from peagle.train.run import choose_draft_vocab
+from tests.tiny import HIDDEN, MASK_TOKEN, VOCAB, random_ids
+from tests.train.tiny_run import CONFIG, Silent, run
 
 
 def test_a_run_writes_a_head_that_loads_and_says_what_it_is(
@@ -108,26 +59,50 @@ def test_a_killed_run_resumes_to_the_same_head(target_folder: Path, tmp_path: Pa
     assert weights[0] == weights[1]
 
 
-def test_other_options_do_not_resume(target_folder: Path, tmp_path: Path) -> None:
-    run(target_folder, tmp_path / "out")
-    with pytest.raises(CheckpointError, match="other_lr"):
-        run(target_folder, tmp_path / "out", replace(CONFIG, other_lr=1e-5))
-    with pytest.raises(DatasetError, match="answer_len"):
-        run(target_folder, tmp_path / "out", replace(CONFIG, answer_len=9))
+def test_a_finished_run_says_the_same_again(target_folder: Path, tmp_path: Path) -> None:
+    first = run(target_folder, tmp_path / "out")
+    again = run(target_folder, tmp_path / "out")
+    assert again == first
+    assert (
+        again.final_loss
+        == json.loads((tmp_path / "out" / "log.jsonl").read_text().split("\n")[5])["loss"]
+    )
+    json.dumps(asdict(again) | {"head": ""}, allow_nan=False)
 
 
-def test_too_few_prompts_are_refused(target_folder: Path, tmp_path: Path) -> None:
-    config = replace(CONFIG, num_answers=13)
-    with pytest.raises(DatasetError, match="12 prompts, expected at least num_answers 13"):
-        run(target_folder, tmp_path / "out", config)
+def test_the_log_is_json_when_a_depth_has_no_elements(target_folder: Path, tmp_path: Path) -> None:
+    config = replace(CONFIG, answer_len=5, cod_ratio=0.1, iterations=4)
+    run(target_folder, tmp_path / "out", config)
+    log = (tmp_path / "out" / "log.jsonl").read_text()
+    assert "NaN" not in log
+    assert None in [
+        share for line in log.splitlines() for share in json.loads(line)["top1_by_depth"]
+    ]
 
 
-@pytest.mark.parametrize(
-    "change", [{"iterations": 0}, {"cod_ratio": 0.0}, {"loss": "mse"}, {"heldout": 12}], ids=str
-)
-def test_unusable_options_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(change))):
-        replace(CONFIG, **change)
+def test_a_head_is_written_even_if_it_cannot_be_measured(
+    target_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*arguments: Any, **settings: Any) -> None:
+        raise RuntimeError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "teacher_forced_acceptance", failing)
+        with pytest.raises(RuntimeError, match="no memory"):
+            run(target_folder, tmp_path / "out")
+    target = Decoder.load(target_folder, select_backend("torch-cpu", "float32"))
+    PEagleHead.load(tmp_path / "out" / "head", target, max_position=64)
+    listener = Silent()
+    assert run(target_folder, tmp_path / "out", listener=listener).acceptance.windows > 0
+    assert listener.iterations == []
+
+
+def test_the_mean_of_taps_leaves_padding_out(target_folder: Path) -> None:
+    target = Decoder.load(target_folder, select_backend("torch-cpu", "float32"))
+    extractor = FeatureExtractor(target, target.default_taps(), torch.zeros(4, HIDDEN))
+    samples = [Sample(np.asarray(random_ids(n, seed=n), np.int32), 2) for n in (3, 30, 11)]
+    alone = torch.cat([extractor.extract([s]).taps[0] for s in samples])
+    torch.testing.assert_close(extractor.mean_taps(samples), alone.mean(0))
 
 
 def test_a_full_disk_while_training_leaves_the_last_checkpoint(
@@ -150,6 +125,25 @@ def test_a_full_disk_while_training_leaves_the_last_checkpoint(
     assert not [p for p in out.rglob(".*") if p.is_file()]
 
 
+def test_a_full_disk_at_the_log_is_one_clear_error(target_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")
+    with pytest.raises(FileWriteError, match=r"log\.jsonl cannot be written: No space left"):
+        run(target_folder, tmp_path)
+
+
+def test_a_line_that_does_not_fit_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    append_line(path, "first")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9, limits[1]))
+    try:
+        with pytest.raises(FileWriteError, match="File too large"):
+            append_line(path, "a longer line")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "first\n"
+
+
 def tiny_parts(target_folder: Path, tmp_path: Path) -> Any:
     """A random trainable head and its export, loaded for inference in float32."""
     target = Decoder.load(target_folder, select_backend("torch-cpu", "float32"))
@@ -166,7 +160,7 @@ def tiny_parts(target_folder: Path, tmp_path: Path) -> Any:
             parameter.copy_((noise if parameter.ndim > 1 else 1 + 0.2 * noise).bfloat16().float())
     target_ids = choose_draft_vocab(np.random.default_rng(0).permutation(VOCAB), 60)
     provenance = Provenance("", None, target.default_taps(), 4, 64, MASK_TOKEN, VOCAB)
-    export_head(tmp_path / "head", trainable, target_ids, provenance, "")
+    export_head(tmp_path / "head", trainable, target_ids, provenance)
     head = PEagleHead.load(tmp_path / "head", target, max_position=128)
     return target, trainable, head, target_ids
 

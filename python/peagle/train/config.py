@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,14 +60,22 @@ class TrainConfig:
         for name in positive.split():
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected at least 1")
-        for name in ("cod_ratio", "depth_decay"):
+        for name in ("cod_ratio", "depth_decay", "matrix_lr", "other_lr"):
             if not 0 < getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected a number in (0, 1]")
+        for name in ("seed", "feature_cache_gib"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}, expected at least 0")
         if not 0 <= self.greedy_share <= 1:
             raise ConfigError(f"greedy_share is {self.greedy_share}, expected 0 to 1")
         if self.loss not in LOSS_NAMES:
             raise ConfigError(
                 f"loss {self.loss!r} is unknown", hint=f"one of {', '.join(LOSS_NAMES)}"
+            )
+        if self.answer_len <= self.k_train:
+            raise ConfigError(
+                f"answer_len is {self.answer_len}, expected more than k_train {self.k_train}",
+                hint="raise --answer-len or lower --k-train",
             )
         if self.num_answers <= self.heldout:
             raise ConfigError(

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from peagle.errors import DatasetError
-from peagle.files import write_atomically
+from peagle.files import make_folder, write_atomically
 from peagle.models.batch import Batch, Int32Array
 from peagle.models.config import read_json
 from peagle.models.llama import Decoder
@@ -42,6 +42,8 @@ class CorpusSpec:
     seed: int
     batch: int
     """Answers generated together."""
+    prompts_sha256: str
+    """Of the tokenized prompts that are continued."""
 
 
 class Corpus:
@@ -53,11 +55,11 @@ class Corpus:
         self.folder = folder
         self.spec = spec
         self._cache: dict[int, list[Sample]] = {}
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         record = folder / "corpus.json"
         if record.exists():
             found, wanted = read_json(record), asdict(spec)
-            differing = [k for k in wanted if found.get(k) != wanted[k] and k != "num_answers"]
+            differing = [k for k in wanted if found.get(k) != wanted[k]]
             if differing:
                 key = differing[0]
                 raise DatasetError(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import save
 
-from peagle.files import write_atomically
+from peagle.files import make_folder, write_atomically
 from peagle.models.config import RopeConfig
 from peagle.train.module import HeadShape, TrainableHead
 
@@ -35,22 +35,20 @@ def export_head(
     head: TrainableHead,
     target_ids: npt.NDArray[np.int64],
     provenance: Provenance,
-    model_card: str,
 ) -> None:
-    """Writes `config.json`, `model.safetensors` (bfloat16) and `README.md`.
+    """Writes `config.json` and `model.safetensors` (bfloat16).
 
     Embeddings are left out: loaders then take the target's, which is what training saw.
 
     Args:
         target_ids: [draft_vocab_size] ascending target ids of the draft ids.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     tensors = {name: t.to(torch.bfloat16).contiguous() for name, t in head.state_dict().items()}
     tensors["d2t"] = torch.from_numpy(target_ids - np.arange(len(target_ids)))
     write_atomically(folder / "model.safetensors", save(tensors, {"format": "pt"}))
     config = json.dumps(head_config(head.shape, provenance), indent=2) + "\n"
     write_atomically(folder / "config.json", config.encode())
-    write_atomically(folder / "README.md", model_card.encode())
 
 
 def head_config(shape: HeadShape, provenance: Provenance) -> dict[str, Any]:

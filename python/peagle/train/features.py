@@ -71,6 +71,12 @@ class FeatureExtractor:
             draft_logits=final @ self._head_rows.T,
         )
 
+    def mean_taps(self, samples: Sequence[Sample]) -> torch.Tensor:
+        """The mean over all tokens of the samples: [num_taps * hidden_size]."""
+        taps = self.extract(samples).taps
+        real = [t[: len(s.token_ids)] for t, s in zip(taps, samples, strict=True)]
+        return torch.cat(real).float().mean(0)
+
     def _run(self, samples: Sequence[Sample]) -> list[_SampleStates]:
         target, backend = self._target, self._target.backend
         lengths = np.array([len(s.token_ids) for s in samples], np.int32)

@@ -119,6 +119,8 @@ class TrainableHead(nn.Module):
     an export without embeddings loses nothing.
     """
 
+    inverse_frequencies: torch.Tensor
+
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
         self.shape = shape

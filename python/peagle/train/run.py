@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +15,8 @@ import torch
 
 from peagle.acceptance import Acceptance
 from peagle.backends import select_backend
-from peagle.errors import ConfigError, DatasetError, FileWriteError
+from peagle.errors import ConfigError, DatasetError
+from peagle.files import make_folder, write_atomically
 from peagle.models.llama import Decoder
 from peagle.models.weights import WeightReader
 from peagle.train.config import TrainConfig
@@ -25,6 +26,9 @@ from peagle.train.export import Provenance, export_head
 from peagle.train.features import FeatureExtractor
 from peagle.train.module import HeadShape, TrainableHead
 from peagle.train.trainer import Progress, Trainer
+
+MIN_TARGET_LAYERS = 7
+"""The least for which the default taps 2, n // 2 and n - 3 are three layers, ascending."""
 
 
 class Listener(Protocol):
@@ -47,7 +51,8 @@ class TrainResult:
     draft_vocab_coverage: float
     """Share of the answers' tokens that the draft vocabulary holds."""
     iterations: int
-    final_loss: float
+    final_loss: float | None
+    """`None` after a run that an older version finished."""
 
 
 def train_head(
@@ -81,15 +86,11 @@ def train_head(
             f"{len(prompts)} prompts, expected at least num_answers {config.num_answers}",
             hint="give more prompts or lower --answers",
         )
-    _make_folder(out)
+    make_folder(out)
     longest = max(map(len, prompts[: config.num_answers])) + config.answer_len
     backend = select_backend(device, "auto")
     target = Decoder.load(target_folder, backend, max_position=longest)
-    if target.config.max_position < longest:
-        raise ConfigError(
-            f"a prompt of {longest - config.answer_len} tokens and {config.answer_len} new ones "
-            f"are longer than the target's context {target.config.max_position}"
-        )
+    _check_target(target, target_folder, longest, config)
     target_sha256 = weights_digest(target_folder)
     corpus = _corpus(target, out, prompts, target_sha256, config, listener)
     samples = corpus.samples()
@@ -104,14 +105,20 @@ def train_head(
         mask_token_id,
         config,
         out,
+        {"target_sha256": target_sha256, "prompts_sha256": corpus.spec.prompts_sha256},
     )
-    losses: list[float] = [math.nan]
-
-    def report(progress: Progress) -> None:
-        losses.append(progress.loss)
-        listener.training(progress, config.iterations)
-
-    trainer.run(report)
+    trainer.run(lambda progress: listener.training(progress, config.iterations))
+    folder = out / "head"
+    provenance = Provenance(
+        target_sha256=target_sha256,
+        chat_template_sha256=_digest(chat_template) if chat_template is not None else None,
+        taps=target.default_taps(),
+        k_train=config.k_train,
+        train_max_len=longest,
+        mask_token_id=mask_token_id,
+        vocab_size=target.config.vocab_size,
+    )
+    export_head(folder, parts.head, target_ids, provenance)
     heldout = [
         s
         for s, greedy in list(zip(samples, corpus.greedy(), strict=True))[-config.heldout :]
@@ -127,23 +134,14 @@ def train_head(
         config.k_train,
     )
     result = TrainResult(
-        out / "head",
+        folder,
         acceptance,
         float(counts[target_ids].sum() / counts.sum()),
         trainer.iteration,
-        losses[-1],
-    )
-    provenance = Provenance(
-        target_sha256=target_sha256,
-        chat_template_sha256=_digest(chat_template),
-        taps=target.default_taps(),
-        k_train=config.k_train,
-        train_max_len=longest,
-        mask_token_id=mask_token_id,
-        vocab_size=target.config.vocab_size,
+        trainer.loss,
     )
     card = model_card(target_folder.name, config, result, prompt_source)
-    export_head(result.head, parts.head, target_ids, provenance, card)
+    write_atomically(folder / "README.md", card.encode())
     return result
 
 
@@ -154,6 +152,28 @@ class _Parts:
     embedding: torch.Tensor
 
 
+def _check_target(target: Decoder, folder: Path, longest: int, config: TrainConfig) -> None:
+    """Refuses a target that this head cannot be trained for, before any work."""
+    sizes = target.config
+    if sizes.max_position < longest:
+        raise ConfigError(
+            f"a prompt of {longest - config.answer_len} tokens and {config.answer_len} new ones "
+            f"are longer than the target's context {sizes.max_position}",
+            hint="lower --answer-len or leave out long prompts",
+        )
+    if sizes.num_layers < MIN_TARGET_LAYERS:
+        raise ConfigError(
+            f"{folder}: the target has {sizes.num_layers} layers, expected at least "
+            f"{MIN_TARGET_LAYERS}: a head reads the inputs of three of them",
+            hint="choose a deeper target",
+        )
+    if sizes.num_layers < config.num_layers:
+        raise ConfigError(
+            f"num_layers is {config.num_layers}, expected at most the target's {sizes.num_layers}",
+            hint="lower --layers: the head starts from the target's last layers",
+        )
+
+
 def _corpus(
     target: Decoder,
     out: Path,
@@ -162,6 +182,7 @@ def _corpus(
     config: TrainConfig,
     listener: Listener,
 ) -> Corpus:
+    continued = [np.asarray(p).tolist() for p in prompts[: config.num_answers]]
     spec = CorpusSpec(
         target_sha256=target_sha256,
         num_answers=config.num_answers,
@@ -170,6 +191,7 @@ def _corpus(
         temperature=config.temperature,
         seed=config.seed,
         batch=config.generation_batch,
+        prompts_sha256=_digest(json.dumps(continued)),
     )
     corpus = Corpus(out / "corpus", spec)
     missing = sum(len(corpus.members(i)) for i in corpus.missing())
@@ -220,8 +242,7 @@ def _build(
     head.start_from_target(reader, sizes.num_layers)
     with torch.no_grad():
         head.lm_head.weight.copy_(rows)
-        taps = extractor.extract(samples[: config.batch]).taps
-        head.mask_hidden.copy_(taps.float().mean((0, 1)))
+        head.mask_hidden.copy_(extractor.mean_taps(samples[: config.batch]))
     return _Parts(head, extractor, embedding)
 
 
@@ -267,12 +288,5 @@ acceptance by position {positions}, over {result.acceptance.windows} windows.
 """
 
 
-def _digest(text: str | None) -> str | None:
-    return None if text is None else hashlib.sha256(text.encode()).hexdigest()
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileWriteError(f"{folder} cannot be made: {error.strerror}") from error
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from peagle.errors import CheckpointError
-from peagle.files import write_atomically
+from peagle.errors import CheckpointError, TrainingDivergedError
+from peagle.files import append_line, write_atomically
 from peagle.train.cod import sample_elements
 from peagle.train.config import TrainConfig
 from peagle.train.corpus import Sample
@@ -31,8 +31,8 @@ class Progress:
 
     iteration: int
     loss: float
-    top1_by_depth: list[float]
-    """Share of elements whose most likely token is the target's, by depth."""
+    top1_by_depth: list[float | None]
+    """Share of elements whose most likely token is the target's, by depth; `None` without any."""
     seconds: float
 
 
@@ -48,11 +48,13 @@ class Trainer:
         mask_token_id: int,
         config: TrainConfig,
         folder: Path,
+        sources: Mapping[str, str],
     ) -> None:
         """
         Args:
             embedding: [vocab_size, hidden_size] of the target, frozen.
             folder: checkpoints and the log go here.
+            sources: digests of what the samples come from; a checkpoint with others is refused.
         """
         self.head = head
         self._extractor = extractor
@@ -61,8 +63,11 @@ class Trainer:
         self._mask_token_id = mask_token_id
         self._config = config
         self._folder = folder
+        self._settings = {**asdict(config), "mask_token_id": mask_token_id, **sources}
         self._optimizers = make_optimizers(head, config)
         self.iteration = 0
+        self.loss: float | None = None
+        """Of the last iteration."""
         self._resume()
 
     def run(self, report: Callable[[Progress], None] = lambda progress: None) -> None:
@@ -71,8 +76,7 @@ class Trainer:
         while self.iteration < self._config.iterations:
             progress = self._iterate()
             report(progress)
-            with log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(progress)) + "\n")
+            append_line(log, json.dumps(asdict(progress), allow_nan=False))
             if self.iteration % self._config.checkpoint_every == 0:
                 self.save()
         self.save()
@@ -86,12 +90,18 @@ class Trainer:
                 group["lr"] = group["peak_lr"] * scale
             optimizer.zero_grad(set_to_none=True)
         loss, top1 = self._loss(self._choose_samples())
+        self.loss = loss.item()
+        if not math.isfinite(self.loss):
+            raise TrainingDivergedError(
+                f"iteration {self.iteration + 1}: the loss is {self.loss}, expected a finite one",
+                hint="lower --matrix-lr and --other-lr, with another --out folder",
+            )
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.head.parameters(), config.clip)
         for optimizer in self._optimizers:
             optimizer.step()
         self.iteration += 1
-        return Progress(self.iteration, loss.item(), top1, time.perf_counter() - started)
+        return Progress(self.iteration, self.loss, top1, time.perf_counter() - started)
 
     def _choose_samples(self) -> list[Sample]:
         """The iteration's samples: a fresh permutation each epoch."""
@@ -103,7 +113,7 @@ class Trainer:
             chosen.append(self._samples[int(torch.randperm(count, generator=generator)[index])])
         return chosen
 
-    def _loss(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, list[float]]:
+    def _loss(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, list[float | None]]:
         config = self._config
         generator = torch.Generator().manual_seed(config.seed * 7_368_787 + self.iteration)
         features = self._extractor.extract(samples)
@@ -128,14 +138,16 @@ class Trainer:
         losses = LOSSES[config.loss](logits, wanted)
         weights = config.depth_decay ** depths.float()
         hits = (logits.argmax(-1) == wanted.argmax(-1)).float()
-        top1 = [hits[depths == d].mean().item() for d in range(config.k_train)]
+        by_depth = [hits[depths == d] for d in range(config.k_train)]
+        top1 = [h.mean().item() if len(h) else None for h in by_depth]
         return (losses * weights).sum() / weights.sum(), top1
 
     def save(self) -> None:
         """Writes a checkpoint, atomically."""
         state = {
             "iteration": self.iteration,
-            "config": asdict(self._config),
+            "loss": self.loss,
+            "config": self._settings,
             "head": self.head.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
         }
@@ -151,7 +163,7 @@ class Trainer:
             raise CheckpointError(
                 f"{path} cannot be read: {error}", hint="delete it to start over"
             ) from error
-        wanted = asdict(self._config)
+        wanted = self._settings
         differing = [k for k, v in state["config"].items() if wanted.get(k) != v]
         if differing:
             key = differing[0]
@@ -164,6 +176,7 @@ class Trainer:
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.iteration = state["iteration"]
+        self.loss = state.get("loss")
 
 
 def make_optimizers(head: TrainableHead, config: TrainConfig) -> list[torch.optim.Optimizer]:
