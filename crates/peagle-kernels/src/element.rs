@@ -49,13 +49,8 @@ pub trait Lanes: Pod + Default + std::fmt::Debug + Send + Sync {
     /// Interleave `STEP` weights of one output column into a 32-bit cell of a panel.
     fn pack_cell(column: &[Self]) -> u32;
 
-    /// `acc[r][c] += x[r] * w[c]`, the only arithmetic of a linear.
-    fn step<S: Simd, const R: usize, const C: usize>(
-        s: S,
-        w: [&[u32; 16]; C],
-        x: &[Self::X<S>; R],
-        acc: &mut [[S::V; C]; R],
-    );
+    /// `acc[r] += x[r] * w`, the only arithmetic of a linear.
+    fn step<S: Simd, const R: usize>(s: S, w: &[u32; 16], x: &[Self::X<S>; R], acc: &mut [S::V; R]);
 }
 
 impl Element for f32 {
@@ -94,22 +89,10 @@ impl Lanes for f32 {
     }
 
     #[inline(always)]
-    fn step<S: Simd, const R: usize, const C: usize>(
-        s: S,
-        w: [&[u32; 16]; C],
-        x: &[f32; R],
-        acc: &mut [[S::V; C]; R],
-    ) {
-        // A loop: the closure of `map` would not have the level's instructions.
-        let mut weights = [s.splat(0.0); C];
-        for c in 0..C {
-            weights[c] = s.load(bytemuck::cast_ref(w[c]));
-        }
-        for r in 0..R {
-            let x = s.splat(x[r]);
-            for c in 0..C {
-                acc[r][c] = s.mul_add(x, weights[c], acc[r][c]);
-            }
+    fn step<S: Simd, const R: usize>(s: S, w: &[u32; 16], x: &[f32; R], acc: &mut [S::V; R]) {
+        let w = s.load(bytemuck::cast_ref(w));
+        for (acc, &x) in acc.iter_mut().zip(x) {
+            *acc = s.mul_add(s.splat(x), w, *acc);
         }
     }
 }
@@ -159,21 +142,10 @@ impl Lanes for Bf16 {
     }
 
     #[inline(always)]
-    fn step<S: Simd, const R: usize, const C: usize>(
-        s: S,
-        w: [&[u32; 16]; C],
-        x: &[S::Pair; R],
-        acc: &mut [[S::V; C]; R],
-    ) {
-        // A loop: the closure of `map` would not have the level's instructions.
-        let mut weights = [s.load_pairs(w[0]); C];
-        for c in 1..C {
-            weights[c] = s.load_pairs(w[c]);
-        }
-        for r in 0..R {
-            for c in 0..C {
-                acc[r][c] = s.dot(x[r], weights[c], acc[r][c]);
-            }
+    fn step<S: Simd, const R: usize>(s: S, w: &[u32; 16], x: &[S::Pair; R], acc: &mut [S::V; R]) {
+        let w = s.load_pairs(w);
+        for (acc, &x) in acc.iter_mut().zip(x) {
+            *acc = s.dot(x, w, *acc);
         }
     }
 }

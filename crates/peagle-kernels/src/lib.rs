@@ -9,6 +9,7 @@
 // Kernels are inlined by force into one function per CPU level.
 #![allow(clippy::inline_always)]
 
+mod arena;
 mod attention;
 mod element;
 mod error;
@@ -21,6 +22,7 @@ mod scratch;
 mod shared;
 mod simd;
 mod tile;
+mod top;
 
 pub use attention::{AttentionInput, AttentionShape, attention, attention_at, copy_slots};
 pub use element::{Bf16, Element};
@@ -29,3 +31,4 @@ pub use linear::PackedLinear;
 pub use norm::{rms_norm, rms_norm_at};
 pub use pool::{Pool, num_threads, set_num_threads};
 pub use simd::Level;
+pub use top::top_log_probs;

@@ -13,13 +13,16 @@ use crate::pool;
 use crate::scratch::{Buffer, lend};
 use crate::shared::Shared;
 use crate::simd::{Dispatch, Level, Simd, Work};
-use crate::tile::multiply;
-
-/// Most rows of a register tile at any level.
-const MAX_TILE: usize = 12;
+use crate::tile::{MAX_ROWS, multiply};
 
 /// Packed activations are kept below this, so that they stay in the L2 cache.
 const BLOCK_BYTES: usize = 512 << 10;
+
+/// Tasks are cut so that each thread gets about this many, as far as [`MAX_GROUP`] allows.
+const TASKS_PER_THREAD: usize = 8;
+
+/// Most panels of a task: they stay in the L2 cache while tile after tile meets them.
+const MAX_GROUP: usize = 8;
 
 /// Numbers of `x` from which on packing is worth a parallel region.
 const PACK_ALONE: usize = 1 << 14;
@@ -182,7 +185,7 @@ impl<E: Element> PackedLinear<E> {
 
     fn run(&self, x: &[E], m: usize, input: Input<'_, E>, output: Output<'_, E>) {
         let width = x.len() / m.max(1);
-        let most = (BLOCK_BYTES / (self.k * size_of::<E>())).max(4 * MAX_TILE);
+        let most = (BLOCK_BYTES / (self.k * size_of::<E>())).max(4 * MAX_ROWS);
         let blocks = m.div_ceil(most).max(1);
         for block in 0..blocks {
             let (from, to) = (m * block / blocks, m * (block + 1) / blocks);
@@ -223,11 +226,14 @@ impl<E: Element> Dispatch for Call<'_, E> {
         let steps = self.linear.k.div_ceil(E::STEP);
         lend::<E::X<S>, _>(&PACKED, self.rows * steps, |packed| {
             self.pack(s, packed);
-            pool::run(self.linear.n.div_ceil(WIDTH), |panel| {
-                s.enter(OnePanel::<S, E> {
+            let panels = self.linear.n.div_ceil(WIDTH);
+            let group = (panels / (TASKS_PER_THREAD * pool::num_threads())).clamp(1, MAX_GROUP);
+            pool::run(panels.div_ceil(group), |task| {
+                let panels = task * group..((task + 1) * group).min(panels);
+                s.enter(SomePanels::<S, E> {
                     call: &self,
                     packed,
-                    panel,
+                    panels,
                 });
             });
         });
@@ -312,28 +318,30 @@ impl<S: Simd, E: Element> Work<S> for OneTile<'_, S, E> {
     }
 }
 
-/// All rows of a call times one panel.
-struct OnePanel<'a, S: Simd, E: Element> {
+/// All rows of a call times some panels.
+struct SomePanels<'a, S: Simd, E: Element> {
     call: &'a Call<'a, E>,
     packed: &'a [E::X<S>],
-    panel: usize,
+    panels: Range<usize>,
 }
 
-impl<S: Simd, E: Element> Work<S> for OnePanel<'_, S, E> {
+impl<S: Simd, E: Element> Work<S> for SomePanels<'_, S, E> {
     type Output = ();
 
     #[inline(always)]
     fn run(self, s: S) {
         let call = self.call;
-        let weights = call.linear.panels.get(self.panel);
+        let steps = call.linear.k.div_ceil(E::STEP);
+        let mut sums = [[0.0; WIDTH]; MAX_ROWS];
         for index in 0..call.tiles::<S>() {
             let rows = call.tile::<S>(index);
-            let x = &self.packed[rows.start * weights.len()..][..rows.len() * weights.len()];
-            let mut sums = [[[0.0; 16]; 2]; MAX_TILE];
             let sums = &mut sums[..rows.len()];
-            multiply::<S, E>(s, weights, x, sums);
-            for (row, sums) in rows.zip(sums) {
-                call.finish(row, self.panel, sums.as_flattened_mut());
+            let x = &self.packed[rows.start * steps..rows.end * steps];
+            for panel in self.panels.clone() {
+                multiply::<S, E>(s, call.linear.panels.get(panel), x, sums);
+                for (row, sums) in rows.clone().zip(&mut *sums) {
+                    call.finish(row, panel, sums);
+                }
             }
         }
     }
@@ -342,35 +350,57 @@ impl<S: Simd, E: Element> Work<S> for OnePanel<'_, S, E> {
 impl<E: Element> Call<'_, E> {
     /// Bias, residual, rounding and store of one row's columns of a panel.
     #[inline(always)]
-    fn finish(&self, row: usize, panel: usize, sums: &mut [f32]) {
+    fn finish(&self, row: usize, panel: usize, sums: &mut [f32; WIDTH]) {
         let first = panel * WIDTH;
         let columns = WIDTH.min(self.linear.n - first);
-        let sums = &mut sums[..columns];
         if let Some(bias) = &self.linear.bias {
-            for (sum, bias) in sums.iter_mut().zip(&bias[first..]) {
-                *sum += bias;
-            }
+            add(sums, &bias[first..]);
         }
         let at = (self.first + row) * self.linear.n + first;
+        // SAFETY, thrice: only this task has these columns of this row.
         match self.output {
-            Output::Store(out) => {
-                // SAFETY: only this task has these columns of this row.
-                let out = unsafe { out.part(at, columns) };
-                for (out, &mut sum) in out.iter_mut().zip(sums) {
-                    *out = E::from_f32(sum);
-                }
-            }
-            Output::StoreF32(out) => {
-                // SAFETY: only this task has these columns of this row.
-                unsafe { out.part(at, columns) }.copy_from_slice(sums);
-            }
+            Output::Store(out) => round_to(unsafe { out.part(at, columns) }, sums),
+            Output::StoreF32(out) => copy_to(unsafe { out.part(at, columns) }, sums),
             Output::Add(out) => {
-                // SAFETY: only this task has these columns of this row.
                 let out = unsafe { out.part(at, columns) };
-                for (out, &mut sum) in out.iter_mut().zip(sums) {
-                    *out = E::from_f32(sum + out.to_f32());
-                }
+                add(sums, out);
+                round_to(out, sums);
             }
         }
+    }
+}
+
+// Whole vectors have paths of their own below: a loop of a length known only at run time
+// costs as much as the product itself.
+
+/// `sums += from`, as far as it reaches.
+#[inline(always)]
+fn add<T: Element>(sums: &mut [f32; WIDTH], from: &[T]) {
+    if let Some(from) = from.first_chunk::<WIDTH>() {
+        for (sum, x) in sums.iter_mut().zip(from) {
+            *sum += x.to_f32();
+        }
+    } else {
+        for (sum, x) in sums.iter_mut().zip(from) {
+            *sum += x.to_f32();
+        }
+    }
+}
+
+#[inline(always)]
+fn round_to<E: Element>(out: &mut [E], sums: &[f32; WIDTH]) {
+    let mut rounded = [E::default(); WIDTH];
+    for (rounded, &sum) in rounded.iter_mut().zip(sums) {
+        *rounded = E::from_f32(sum);
+    }
+    copy_to(out, &rounded);
+}
+
+#[inline(always)]
+fn copy_to<T: Copy>(out: &mut [T], from: &[T; WIDTH]) {
+    if let Some(out) = out.first_chunk_mut::<WIDTH>() {
+        *out = *from;
+    } else {
+        out.copy_from_slice(&from[..out.len()]);
     }
 }

@@ -50,3 +50,63 @@ pub(crate) fn sum_lanes(mut lanes: [f32; 16]) -> f32 {
 pub(crate) fn max_lanes(lanes: [f32; 16]) -> f32 {
     lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::{Dispatch, Level, Work};
+
+    /// e^x of every number.
+    struct Exp<'a>(&'a mut [f32]);
+
+    impl Dispatch for Exp<'_> {
+        fn run<S: Simd>(self, s: S) {
+            s.enter(self);
+        }
+    }
+
+    impl<S: Simd> Work<S> for Exp<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run(self, s: S) {
+            for x in self.0.as_chunks_mut::<16>().0 {
+                s.store(exp(s, s.load(x)), x);
+            }
+        }
+    }
+
+    #[test]
+    fn exp_is_accurate_at_every_level() {
+        for level in Level::available() {
+            let xs: Vec<f32> = (0..1 << 17).map(|i| (i as f32 - 65536.0) / 751.0).collect();
+            let mut got = xs.clone();
+            level.run(Exp(&mut got));
+            let mut worst = 0.0_f64;
+            for (&x, &got) in xs.iter().zip(&got) {
+                let exact = f64::from(x).exp();
+                worst = worst.max((f64::from(got) - exact).abs() / exact);
+            }
+            assert!(worst < 2e-7, "{}: {worst:e}", level.name());
+        }
+    }
+
+    #[test]
+    fn exp_at_the_ends() {
+        for level in Level::available() {
+            let mut x = [0.0; 16];
+            x[..7].copy_from_slice(&[
+                -88.0,
+                f32::NEG_INFINITY,
+                1e-30,
+                500.0,
+                f32::NAN,
+                -0.0,
+                -87.3,
+            ]);
+            level.run(Exp(&mut x));
+            assert_eq!([x[0], x[1], x[2], x[5]], [0.0, 0.0, 1.0, 1.0]);
+            assert!(x[3] > 1e38 && x[3].is_finite() && x[4].is_nan() && x[6] > 0.0);
+        }
+    }
+}

@@ -434,6 +434,28 @@ fn rms_norm(
     }
 }
 
+/// The `width` greatest entries of each row of logits float32 [M, N]: log probabilities, descending,
+/// into log_probs float32 [M, width], indices into ids int32 [M, width]; the lower index comes first
+/// in a tie.
+///
+/// A row with a NaN has NaN log probabilities. Raises ValueError for a wrong shape or width.
+#[pyfunction]
+fn top_log_probs(
+    py: Python<'_>,
+    logits: &Bound<'_, PyAny>,
+    width: usize,
+    log_probs: &Bound<'_, PyAny>,
+    ids: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let logits = read::<f32>("logits", logits, &[ANY, ANY])?;
+    let mut log_probs = write::<f32>("log_probs", log_probs, &[logits.axis(0), width])?;
+    let mut ids = Write::<i32>::new("ids", "int32", ids, &[logits.axis(0), width])?;
+    let vocab = logits.axis(1);
+    let (logits, log_probs, ids) = (logits.slice(), log_probs.slice(), ids.slice());
+    py.detach(|| kernels::top_log_probs(logits, vocab, width, log_probs, ids))
+        .map_err(|error| refuse(&error))
+}
+
 /// Arguments of `attention` that do not depend on the dtype.
 struct Indices<'py> {
     positions: Read<'py, i32>,
@@ -677,6 +699,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PackedLinear>()?;
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(attention, module)?)?;
+    module.add_function(wrap_pyfunction!(top_log_probs, module)?)?;
     module.add_function(wrap_pyfunction!(copy_slots, module)?)?;
     module.add_function(wrap_pyfunction!(set_num_threads, module)?)?;
     module.add_function(wrap_pyfunction!(num_threads, module)?)?;

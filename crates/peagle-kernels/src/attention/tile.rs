@@ -30,6 +30,18 @@ pub(super) struct OneTile<'a, E> {
     pub(super) out: Shared<'a, E>,
 }
 
+/// Pairs whose accumulators, `vectors` for each, fit the registers.
+const fn most_pairs<S: Simd>(vectors: usize) -> usize {
+    let most = S::MAX_ROWS / vectors;
+    if most == 0 {
+        1
+    } else if most > MAX_PAIRS {
+        MAX_PAIRS
+    } else {
+        most
+    }
+}
+
 /// Weighted values of the pairs, not yet divided by the sums.
 type Sums = [[f32; MAX_DIM]; MAX_PAIRS];
 
@@ -126,14 +138,14 @@ impl<E: Element> OneTile<'_, E> {
     /// Scores of all pairs with the slots from `start` to the tile's last row.
     #[inline(always)]
     fn scores<S: Simd>(&self, s: S, request: Request<'_>, start: usize, all: &mut Scores<'_>) {
-        let step = S::MAX_ROWS.min(MAX_PAIRS);
+        let step = most_pairs::<S>(2);
         let mut from = 0;
         while from < self.tile.pairs {
             let pairs = step.min(self.tile.pairs - from);
             macro_rules! by_pairs {
                 ($($pairs:literal)*) => {
                     match pairs {
-                        $($pairs if $pairs <= S::MAX_ROWS => {
+                        $($pairs if $pairs <= most_pairs::<S>(2) => {
                             self.scores_of::<S, $pairs>(s, request, start, from, all);
                         })*
                         _ => unreachable!("{pairs} pairs"),
@@ -250,14 +262,14 @@ impl<E: Element> OneTile<'_, E> {
         all: &Scores<'_>,
         sums: &mut Sums,
     ) {
-        let step = S::MAX_ROWS.div_ceil(2).min(MAX_PAIRS);
+        let step = most_pairs::<S>(4);
         let mut from = 0;
         while from < self.tile.pairs {
             let pairs = step.min(self.tile.pairs - from);
             macro_rules! by_pairs {
                 ($($pairs:literal)*) => {
                     match pairs {
-                        $($pairs if $pairs <= S::MAX_ROWS.div_ceil(2) => {
+                        $($pairs if $pairs <= most_pairs::<S>(4) => {
                             let weights = std::array::from_fn(|r| {
                                 &all.scores[(from + r) * all.stride..][..all.stride]
                             });
@@ -268,7 +280,7 @@ impl<E: Element> OneTile<'_, E> {
                     }
                 };
             }
-            by_pairs!(1 2 3 4 5 6);
+            by_pairs!(1 2 3 4 5 6 7);
             from += pairs;
         }
     }

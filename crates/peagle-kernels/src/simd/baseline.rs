@@ -23,7 +23,7 @@ impl Simd for Baseline {
     type V = [f32; 16];
     type Weights = [[f32; 16]; 2];
     type Pair = [f32; 2];
-    const MAX_ROWS: usize = 1;
+    const MAX_ROWS: usize = 2;
 
     #[inline]
     fn enter<W: Work<Self>>(self, work: W) -> W::Output {

@@ -17,7 +17,7 @@ pub trait Simd: Copy + Send + Sync {
     type Weights: Copy;
     /// One pair of bfloat16 activations in the form that `dot` wants.
     type Pair: Pod + Send + Sync;
-    /// Rows of a linear's register tile (two vectors wide).
+    /// Accumulators that fit the registers: rows of a linear's tile.
     const MAX_ROWS: usize;
 
     /// Run `work` compiled for this level.
@@ -52,10 +52,10 @@ pub trait Simd: Copy + Send + Sync {
     fn pair(self, low: u16, high: u16) -> Self::Pair;
     /// Sixteen pairs of weights from a panel.
     fn load_pairs(self, from: &[u32; 16]) -> Self::Weights;
+    /// Ask for the cache line `bytes` after `from`, which need not exist.
+    fn prefetch<T>(self, from: &T, bytes: usize);
     /// `acc + x.low * w.low + x.high * w.high`, in one fixed order and rounding per level.
     fn dot(self, x: Self::Pair, w: Self::Weights, acc: Self::V) -> Self::V;
-    /// Ask for the cache line `bytes` after `from`.
-    fn prefetch<T>(self, from: &T, bytes: usize);
 }
 
 /// A CPU level this build has kernels for. Only levels the CPU has can be obtained.

@@ -66,6 +66,14 @@ pub(super) struct Avx512(());
 #[derive(Clone, Copy)]
 pub(super) struct Avx512Bf16(());
 
+/// A hint only: the address may lie outside of any allocation.
+#[inline(always)]
+fn prefetch<T>(from: &T, bytes: usize) {
+    let address = std::ptr::from_ref(from).cast::<i8>().wrapping_add(bytes);
+    // SAFETY: a prefetch never faults and reads nothing the program can see.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(address) }
+}
+
 /// The operations that both AVX-512 levels share.
 macro_rules! lanes512 {
     () => {
@@ -160,14 +168,6 @@ macro_rules! lanes512 {
     };
 }
 
-/// A hint only: the address may lie outside of any allocation.
-#[inline(always)]
-fn prefetch<T>(from: &T, bytes: usize) {
-    let address = std::ptr::from_ref(from).cast::<i8>().wrapping_add(bytes);
-    // SAFETY: a prefetch never faults and reads nothing the program can see.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(address) }
-}
-
 /// Both bfloat16 halves of a pair as `f32`.
 #[inline(always)]
 fn widen_pair(low: u16, high: u16) -> [f32; 2] {
@@ -178,7 +178,7 @@ impl Simd for Avx512 {
     type V = __m512;
     type Weights = [__m512; 2];
     type Pair = [f32; 2];
-    const MAX_ROWS: usize = 12;
+    const MAX_ROWS: usize = 24;
 
     enter!("avx2,fma,avx512f,avx512bw");
     lanes512!();
@@ -212,7 +212,7 @@ impl Simd for Avx512Bf16 {
     type V = __m512;
     type Weights = __m512bh;
     type Pair = u32;
-    const MAX_ROWS: usize = 12;
+    const MAX_ROWS: usize = 28;
 
     enter!("avx2,fma,avx512f,avx512bw,avx512bf16");
     lanes512!();
@@ -248,7 +248,7 @@ impl Simd for Avx2 {
     type V = [__m256; 2];
     type Weights = [[__m256; 2]; 2];
     type Pair = [f32; 2];
-    const MAX_ROWS: usize = 2;
+    const MAX_ROWS: usize = 4;
 
     enter!("avx2,fma");
 
