@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from peagle.propose.drafts import Chains
+from peagle.propose.drafts import TokenTrees
 
 Continuation = Callable[[int, int], list[int]]
 """(request id, number of committed tokens) -> the tokens that the target will commit next."""
@@ -37,17 +35,14 @@ class ScriptedProposer:
     def propose(self, plan: Any) -> Any:
         """Drafts by script."""
         ends = plan.query_start[1:]
-        starts, tokens, parents = [0], [], []
+        trees = []
         for i, request_id in enumerate(plan.request_ids.tolist()):
             k = int(plan.k[i])
             # Mask rows follow the newest committed token's row, which is row n - 1.
             committed = int(plan.context_lens[i]) + int(ends[i] - plan.query_start[i]) - (k - 1)
             right = self._continuation(request_id, committed)[:k] if k else []
-            nodes, above = self._nodes(right, k)
-            tokens += nodes
-            parents += above
-            starts.append(len(tokens))
-        return _Drafts(plan.request_ids, starts, tokens, parents)
+            trees.append(list(zip(*self._nodes(right, k), strict=True)))
+        return TokenTrees.of(plan.request_ids, trees)
 
     def _nodes(self, right: list[int], k: int) -> tuple[list[int], list[int]]:
         wrong = [(t + 1) % self._vocab for t in right]
@@ -71,13 +66,3 @@ class ScriptedProposer:
             "first_wrong": wrong[:1] + right[1:],
         }[self._kind]
         return chosen, list(range(-1, len(chosen) - 1))
-
-
-class _Drafts(Chains):
-    def __init__(self, ids: Any, starts: list[int], tokens: list[int], parents: list[int]) -> None:
-        super().__init__(
-            request_ids=ids,
-            starts=np.asarray(starts, np.int32),
-            token_ids=np.asarray(tokens, np.int32),
-            parents=np.asarray(parents, np.int32),
-        )

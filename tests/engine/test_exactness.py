@@ -134,6 +134,7 @@ def test_live_drafts_equal_drafts_from_scratch(folder: Path) -> None:
         dtype="float32",
         max_model_len=256,
         num_speculative_tokens=5,
+        draft_shape="chain",
         max_num_batched_tokens=24,
         num_kv_blocks=14,
     )

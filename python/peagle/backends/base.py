@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from peagle.errors import ConfigError
 from peagle.models.batch import Batch, LayerCache
 from peagle.models.config import AttentionConfig, RopeConfig
 
@@ -57,6 +58,17 @@ class Backend(ABC):
     def __init__(self, device: str, dtype: torch.dtype) -> None:
         self.device = torch.device(device)
         self.dtype = dtype
+
+    def check(self, attention: AttentionConfig, source: str) -> None:
+        """Refuses attention sizes that `attention` does not take, before weights are read.
+
+        Raises:
+            ConfigError: names `source`, the folder that asks for them.
+        """
+        if attention.head_dim % 2:
+            raise ConfigError(
+                f"{source}: head_dim is {attention.head_dim}, expected an even number"
+            )
 
     @abstractmethod
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
@@ -164,6 +176,17 @@ class Backend(ABC):
         self, cache: LayerCache, src: npt.NDArray[np.int32], dst: npt.NDArray[np.int32]
     ) -> None:
         """Moves KV from slot to slot, in order."""
+
+    @abstractmethod
+    def top_log_probs(
+        self, logits: Array, width: int
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+        """The `width` likeliest entries of each row.
+
+        Returns:
+            Log probabilities [rows, width], descending, and their indices; the lower index comes
+            first in a tie. A row with a NaN has NaN log probabilities.
+        """
 
     @abstractmethod
     def argmax(self, logits: Array) -> npt.NDArray[np.int64]:

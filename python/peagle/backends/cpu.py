@@ -8,10 +8,15 @@ import torch
 
 from peagle import _core
 from peagle.backends.base import Array, Backend, HeadNorms, RopeTables, rope_angles
+from peagle.backends.threads import follow_environment
+from peagle.errors import ConfigError
 from peagle.models.batch import Batch, LayerCache
 from peagle.models.config import AttentionConfig, RopeConfig
 
 Numbers = npt.NDArray[np.uint16] | npt.NDArray[np.float32]
+
+HEAD_DIM_STEP, MAX_HEAD_DIM = 8, 256
+"""What the attention kernel takes."""
 
 
 class CpuBackend(Backend):
@@ -29,6 +34,16 @@ class CpuBackend(Backend):
         super().__init__("cpu", dtype)
         self._numpy_dtype = np.dtype(np.uint16 if dtype == torch.bfloat16 else np.float32)
         self._dtype_name = "bfloat16" if dtype == torch.bfloat16 else "float32"
+        follow_environment()
+
+    def check(self, attention: AttentionConfig, source: str) -> None:
+        head_dim = attention.head_dim
+        if head_dim % HEAD_DIM_STEP or head_dim > MAX_HEAD_DIM:
+            raise ConfigError(
+                f"{source}: head_dim is {head_dim}, expected a multiple of {HEAD_DIM_STEP} up to "
+                f"{MAX_HEAD_DIM}",
+                hint="the cpu backend takes no other; use another device",
+            )
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> _core.PackedLinear:
         packed_bias = None if bias is None else self.array(bias)
@@ -155,6 +170,15 @@ class CpuBackend(Backend):
         self, cache: LayerCache, src: npt.NDArray[np.int32], dst: npt.NDArray[np.int32]
     ) -> None:
         _core.copy_slots(cache.k, cache.v, src, dst)
+
+    def top_log_probs(
+        self, logits: npt.NDArray[np.float32], width: int
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+        width = min(width, logits.shape[1])
+        log_probs = np.empty((len(logits), width), np.float32)
+        ids = np.empty((len(logits), width), np.int32)
+        _core.top_log_probs(logits, width, log_probs, ids)
+        return log_probs, ids
 
     def argmax(self, logits: Array) -> npt.NDArray[np.int64]:
         best = logits.argmax(-1)

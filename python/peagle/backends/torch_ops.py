@@ -187,6 +187,15 @@ class TorchBackend(Backend):
             cache.k[tb, every, every, to] = cache.k[sb, every, every, so]
             cache.v[tb, every, to] = cache.v[sb, every, so]
 
+    def top_log_probs(
+        self, logits: torch.Tensor, width: int
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+        rows = logits.float()
+        # A stable sort keeps the lower index first in a tie, which topk does not promise.
+        values, ids = rows.sort(dim=-1, descending=True, stable=True)
+        log_probs = values[:, :width] - rows.logsumexp(-1, keepdim=True)
+        return log_probs.cpu().numpy(), ids[:, :width].int().cpu().numpy()
+
     def argmax(self, logits: torch.Tensor) -> npt.NDArray[np.int64]:
         best = logits.argmax(-1)
         best = torch.where(logits.isnan().any(-1), -1, best)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Proposals(Protocol):
-    """Token trees of several requests, flat and request-major. Chains have parents -1, 0, 1, ..."""
+    """Token trees of several requests, flat and request-major."""
 
     request_ids: npt.NDArray[np.int64]
     """[R]"""

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 
 @dataclass(frozen=True)
-class Chains:
-    """One chain of drafts for each request."""
+class TokenTrees:
+    """One token tree for each request, flat."""
 
     request_ids: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int32]
@@ -20,15 +20,22 @@ class Chains:
 
     @classmethod
     def of(
-        cls, request_ids: npt.NDArray[np.int64], chains: Sequence[npt.NDArray[np.int32]]
-    ) -> Chains:
-        """Flattens one array of token ids for each request."""
-        lengths = [len(chain) for chain in chains]
-        inner = [np.arange(-1, length - 1, dtype=np.int32) for length in lengths]
-        empty = np.zeros(0, np.int32)
+        cls, request_ids: npt.NDArray[np.int64], trees: Sequence[Sequence[tuple[int, int]]]
+    ) -> TokenTrees:
+        """Flattens the (token id, parent) pairs of each request, parents first; a chain has the
+        parents -1, 0, 1, ...
+        """
+        nodes = np.array([node for tree in trees for node in tree], np.int32).reshape(-1, 2)
         return cls(
             request_ids=request_ids,
-            starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
-            token_ids=np.concatenate([empty, *chains]).astype(np.int32),
-            parents=np.concatenate([empty, *inner]).astype(np.int32),
+            starts=np.concatenate([[0], np.cumsum([len(t) for t in trees])]).astype(np.int32),
+            token_ids=np.ascontiguousarray(nodes[:, 0]),
+            parents=np.ascontiguousarray(nodes[:, 1]),
         )
+
+
+def to_target_ids(
+    draft_ids: npt.NDArray[np.int64], target_ids: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int32]:
+    """A chain of draft ids as target ids; none at all if the head's logits held a NaN (-1)."""
+    return target_ids[draft_ids[:0] if (draft_ids < 0).any() else draft_ids]

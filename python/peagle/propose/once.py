@@ -7,6 +7,7 @@ import numpy as np
 from peagle.heads.peagle import PEagleHead
 from peagle.models.batch import Batch, Int32Array
 from peagle.models.llama import Decoder
+from peagle.propose.drafts import to_target_ids
 
 BLOCK_SIZE = 16
 
@@ -22,7 +23,8 @@ def drafts_from_scratch(
         k: drafts wanted.
 
     Returns:
-        K target token ids; none if n is 1, for then there is no hidden state.
+        K target token ids; none if n is 1, for then there is no hidden state, or if the head's
+        logits hold a NaN.
     """
     count = len(token_ids)
     if count < 2 or k == 0:
@@ -47,8 +49,8 @@ def drafts_from_scratch(
         BLOCK_SIZE,
         np.arange(rows - k, rows, dtype=np.int32),
     )
-    best = backend.argmax(logits)
-    return [int(i) for i in head.target_ids[best[best >= 0]]]
+    drafts: list[int] = to_target_ids(backend.argmax(logits), head.target_ids).tolist()
+    return drafts
 
 
 def _chain(

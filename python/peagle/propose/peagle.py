@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from peagle.errors import ConfigError
 from peagle.heads.peagle import PEagleHead
 from peagle.kv_cache import KvCache
 from peagle.models.batch import Batch
-from peagle.propose.drafts import Chains
+from peagle.propose.drafts import TokenTrees
+from peagle.propose.tree import grow_tree
 
 if TYPE_CHECKING:
     from peagle._core import DraftPlan
+
+
+SIBLINGS = {"tree": 8, "chain": 1}
+"""Candidates of a depth, by the shape of the drafts."""
 
 
 class PEagleProposer:
@@ -25,11 +32,24 @@ class PEagleProposer:
     from it at any time.
     """
 
-    def __init__(self, head: PEagleHead, cache: KvCache) -> None:
+    def __init__(self, head: PEagleHead, cache: KvCache, shape: str = "tree") -> None:
+        """
+        Args:
+            head: makes the drafts.
+            cache: the target's; the drafter's KV has its blocks.
+            shape: `chain` for the likeliest token of each depth, `tree` for the same number of
+                nodes where the head expects most of them.
+
+        Raises:
+            ConfigError: another shape.
+        """
+        if shape not in SIBLINGS:
+            raise ConfigError(f"draft_shape is {shape!r}, expected {' or '.join(SIBLINGS)}")
         self.head = head
         self.taps = head.taps
         self.invalid_windows = 0
         """Windows without drafts because the head's logits held a NaN."""
+        self._width = SIBLINGS[shape]
         self._block_size = cache.block_size
         self._layers = head.new_cache(cache.num_blocks, cache.block_size)
         self._hidden = head.backend.zeros(cache.num_slots, head.config.hidden_size)
@@ -45,19 +65,20 @@ class PEagleProposer:
             value = backend.take(self._hidden, source[None])
             backend.put_(target[None], value, self._hidden)
 
-    def propose(self, plan: DraftPlan) -> Chains:
+    def propose(self, plan: DraftPlan) -> TokenTrees:
         """One pass: catch-up rows, the newest token, and K - 1 mask rows for each request."""
         logits = self._forward(plan)
-        best = self.head.backend.argmax(logits)
-        starts = plan.draft_start
-        chains = []
-        for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-            drafts = best[start:end]
-            if (drafts < 0).any():
+        log_probs, draft_ids = self.head.backend.top_log_probs(logits, self._width)
+        token_ids = self.head.target_ids[draft_ids]
+        trees = []
+        for start, end in pairwise(plan.draft_start.tolist()):
+            candidates = log_probs[start:end]
+            if np.isnan(candidates).any():
                 self.invalid_windows += 1
-                drafts = drafts[:0]
-            chains.append(self.head.target_ids[drafts])
-        return Chains.of(plan.request_ids, chains)
+                candidates = candidates[:0]
+            nodes = grow_tree(candidates, end - start)
+            trees.append([(int(token_ids[start + d, r]), parent) for d, r, parent in nodes])
+        return TokenTrees.of(plan.request_ids, trees)
 
     def _forward(self, plan: DraftPlan) -> Any:
         head, backend = self.head, self.head.backend
