@@ -49,7 +49,7 @@ fn whole_window(sampling: Sampling, logits: Logits<'_>) -> Vec<Window> {
             sampling,
             key: NoiseKey::new(1, 0, Purpose::Sample),
         };
-        let verdicts = verify(0, std::slice::from_ref(&window), logits, ROWS).unwrap();
+        let verdicts = verify(0, std::slice::from_ref(&window), logits, ROWS, 1).unwrap();
         if verdicts.token_ids.len() == ROWS || tokens.len() == ROWS - 1 {
             return vec![window];
         }
@@ -112,7 +112,7 @@ fn bench_verify(criterion: &mut Criterion) {
             ] {
                 let windows = whole_window(sampling, logits);
                 group.bench_function(format!("{name}, {format}"), |bencher| {
-                    bencher.iter(|| verify(0, black_box(&windows), logits, ROWS).unwrap());
+                    bencher.iter(|| verify(0, black_box(&windows), logits, ROWS, 1).unwrap());
                 });
             }
         }

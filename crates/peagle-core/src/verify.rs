@@ -7,6 +7,9 @@
 //! was drafted: text is a function of the seed alone. (Coupling in this form: Daliri, Musco, Suresh,
 //! arXiv 2408.07978.)
 
+use std::panic::resume_unwind;
+use std::thread;
+
 use crate::distribution::{Draw, Sampling, Scratch, draw};
 use crate::error::{Error, Result};
 use crate::ids::{RequestId, TokenId};
@@ -101,11 +104,19 @@ pub fn walk(tree: &TokenTree, mut draw: impl FnMut(usize, i32) -> Result<Draw>) 
     }
 }
 
-/// Verifies all windows of a plan. Pure: the same arguments give the same verdicts.
+/// Verifies all windows of a plan. Pure: the same arguments give the same verdicts, whatever the
+/// number of threads.
 ///
 /// `logits` holds `rows` rows, as many as the plan has rows with logits. Only rows on accepted paths
-/// are read. A row with NaN, positive infinity or no finite value is an error of its request.
-pub fn verify(step: u64, windows: &[Window], logits: Logits<'_>, rows: usize) -> Result<Verdicts> {
+/// are read. A row with NaN, positive infinity or no finite value is an error of its request. Up to
+/// `threads` threads share the windows when there is enough to draw.
+pub fn verify(
+    step: u64,
+    windows: &[Window],
+    logits: Logits<'_>,
+    rows: usize,
+    threads: usize,
+) -> Result<Verdicts> {
     let expected: usize = windows.iter().map(|window| 1 + window.tree.len()).sum();
     if rows != expected {
         return Err(Error::ShapeMismatch {
@@ -122,36 +133,67 @@ pub fn verify(step: u64, windows: &[Window], logits: Logits<'_>, rows: usize) ->
             expected: (rows * vocabulary.max(1)) as i64,
         });
     }
-    Ok(match logits {
-        Logits::F32(values) => verify_rows::<F32>(step, windows, values, vocabulary),
-        Logits::Bf16(values) => verify_rows::<Bf16>(step, windows, values, vocabulary),
-        Logits::F16(values) => verify_rows::<F16>(step, windows, values, vocabulary),
-    })
+    let walks = match logits {
+        Logits::F32(values) => walk_all::<F32>(windows, values, vocabulary, threads),
+        Logits::Bf16(values) => walk_all::<Bf16>(windows, values, vocabulary, threads),
+        Logits::F16(values) => walk_all::<F16>(windows, values, vocabulary, threads),
+    };
+    let mut verdicts = Verdicts::new(step);
+    for (window, walked) in windows.iter().zip(walks) {
+        verdicts.push(window.request_id, walked);
+    }
+    Ok(verdicts)
 }
 
-fn verify_rows<F: Format>(
-    step: u64,
+/// Walks the windows in order, on as many threads as pay.
+fn walk_all<F: Format>(
     windows: &[Window],
     values: &[F::Bits],
     vocabulary: usize,
-) -> Verdicts {
+    threads: usize,
+) -> Vec<Result<Walk>> {
+    let threads = useful_threads(windows, vocabulary).min(threads).max(1);
+    let part_len = windows.len().div_ceil(threads).max(1);
+    let (own, others) = windows.split_at(part_len.min(windows.len()));
+    thread::scope(|scope| {
+        let work = |part| move || walk_part::<F>(part, values, vocabulary);
+        let others: Vec<_> = others
+            .chunks(part_len)
+            .map(|part| scope.spawn(work(part)))
+            .collect();
+        let mut walks = work(own)();
+        for other in others {
+            walks.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        walks
+    })
+}
+
+/// How many threads have about a millisecond of drawing each; a row of greedy requests is only read.
+fn useful_threads(windows: &[Window], vocabulary: usize) -> usize {
+    const LOGITS_PER_THREAD: usize = 1 << 19;
+    let sampled = windows
+        .iter()
+        .filter(|window| window.sampling.temperature > 0.0);
+    let rows: usize = sampled.map(|window| 1 + window.tree.len()).sum();
+    (rows * vocabulary / LOGITS_PER_THREAD).min(windows.len())
+}
+
+fn walk_part<F: Format>(
+    windows: &[Window],
+    values: &[F::Bits],
+    vocabulary: usize,
+) -> Vec<Result<Walk>> {
     let mut scratch = Scratch::default();
-    let mut verdicts = Verdicts::new(step);
-    for window in windows {
-        let walked = walk(&window.tree, |row, depth| {
+    let walks = windows.iter().map(|window| {
+        walk(&window.tree, |row, depth| {
             let start = (window.first_row + row) * vocabulary;
             let row = &values[start..start + vocabulary];
-            draw::<F>(
-                row,
-                &window.sampling,
-                window.key,
-                window.position + depth,
-                &mut scratch,
-            )
-        });
-        verdicts.push(window.request_id, walked);
-    }
-    verdicts
+            let position = window.position + depth;
+            draw::<F>(row, &window.sampling, window.key, position, &mut scratch)
+        })
+    });
+    walks.collect()
 }
 
 impl Verdicts {

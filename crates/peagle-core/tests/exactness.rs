@@ -290,7 +290,7 @@ fn emit_text(sampling: &Sampling, drafter: Drafter, seed: u64) -> Vec<i32> {
             key: NoiseKey::new(seed, 0, Purpose::Sample),
         };
         text.extend(
-            verify(0, &[window], Logits::F32(&logits), rows)
+            verify(0, &[window], Logits::F32(&logits), rows, 1)
                 .unwrap()
                 .token_ids,
         );

@@ -27,6 +27,8 @@ enum Action {
     /// Aborts the i-th unfinished request between schedule and update of a step.
     AbortInFlight(usize),
     Abort(usize),
+    /// A step whose forward pass fails after it wrote the caches.
+    Failed(Drafter),
 }
 
 /// How drafts are made.
@@ -89,6 +91,16 @@ impl Model {
             Action::Step(drafter) => self.step(*drafter, None),
             Action::AbortInFlight(pick) => self.step(Drafter::Perfect, Some(*pick)),
             Action::Abort(pick) => self.abort(*pick),
+            Action::Failed(drafter) => {
+                let drafts = self
+                    .draft
+                    .take()
+                    .and_then(|plan| self.propose(&plan, *drafter));
+                let plan = self.scheduler.schedule(drafts.as_ref()).unwrap();
+                self.check_plan(&plan);
+                self.forward(&plan);
+                self.scheduler.cancel_step();
+            }
         }
         self.check_blocks();
     }
@@ -139,7 +151,7 @@ impl Model {
         self.check_plan(&plan);
         let logits = self.forward(&plan);
         let rows = plan.logits_rows.len();
-        let verdicts = verify(plan.step, &plan.windows, Logits::F32(&logits), rows).unwrap();
+        let verdicts = verify(plan.step, &plan.windows, Logits::F32(&logits), rows, 1).unwrap();
         if let Some(pick) = abort {
             self.abort(pick);
             if plan.batch.num_rows() > 0 && self.scheduler.stats().running == 0 {
@@ -484,6 +496,7 @@ fn an_action() -> impl Strategy<Value = Action> {
         8 => a_drafter().prop_map(Action::Step),
         1 => (0_usize..8).prop_map(Action::Abort),
         1 => (0_usize..8).prop_map(Action::AbortInFlight),
+        1 => a_drafter().prop_map(Action::Failed),
     ]
 }
 

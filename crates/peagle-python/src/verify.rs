@@ -74,7 +74,8 @@ impl Verdicts {
 /// np.uint16 views for "bfloat16" and "float16". It is read in place: nothing may write it meanwhile.
 /// Temperature 0 follows the argmax (ties to the lowest id), above it the draw is an exponential race
 /// over noise keyed by (seed, token, position). A row with NaN, positive infinity or no finite value
-/// is an error of its request alone.
+/// is an error of its request alone. Large batches of sampled requests share the kernels' number of
+/// threads, which changes no result.
 ///
 /// Raises TypeError for another array type, ValueError for another dtype or layout,
 /// ShapeMismatchError when the number of rows is not the plan's.
@@ -86,12 +87,13 @@ pub(crate) fn verify(
     dtype: &str,
 ) -> PyResult<Verdicts> {
     let (step, windows) = plan.get().windows();
+    let threads = peagle_kernels::num_threads();
     let not_contiguous = |_| PyValueError::new_err("logits is not contiguous");
     let found = if dtype == "float32" {
         let logits = matrix::<f32>("logits", "float32", logits)?;
         let rows = logits.as_array().nrows();
         let values = logits.as_slice().map_err(not_contiguous)?;
-        py.detach(|| core::verify::verify(step, windows, Logits::F32(values), rows))
+        py.detach(|| core::verify::verify(step, windows, Logits::F32(values), rows, threads))
     } else {
         let of_bits = match dtype {
             "bfloat16" => Logits::Bf16,
@@ -106,7 +108,7 @@ pub(crate) fn verify(
         let logits = matrix::<u16>("logits", "uint16", logits)?;
         let rows = logits.as_array().nrows();
         let values = logits.as_slice().map_err(not_contiguous)?;
-        py.detach(|| core::verify::verify(step, windows, of_bits(values), rows))
+        py.detach(|| core::verify::verify(step, windows, of_bits(values), rows, threads))
     };
     Verdicts::new(py, found.map_err(|error| raise(py, &error))?)
 }
