@@ -8,7 +8,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -220,8 +220,12 @@ pub fn set_num_threads(threads: usize) {
 
 /// Threads in use: what [`set_num_threads`] said, else one per available core.
 pub fn num_threads() -> usize {
+    // Asked once: the answer reads control-group files and takes some 30 us.
+    static CORES: OnceLock<usize> = OnceLock::new();
     match THREADS.load(Ordering::Relaxed) {
-        0 => thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        0 => {
+            *CORES.get_or_init(|| thread::available_parallelism().map_or(1, std::num::NonZero::get))
+        }
         threads => threads,
     }
 }

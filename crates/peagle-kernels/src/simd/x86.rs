@@ -3,7 +3,7 @@
 //! A token of this file exists only on a CPU that has the features of its level ([`run`] is
 //! reached only with a kind from [`available`]): that is the whole safety argument here.
 use std::arch::x86_64::{
-    __m256, __m256i, __m512, __m512bh, __m512i, _CMP_NLT_UQ, _MM_HINT_T0, _mm_prefetch,
+    __m256, __m256i, __m512, __m512bh, __m512i, _CMP_NLT_UQ, _MM_HINT_T1, _mm_prefetch,
     _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256, _mm256_castps_si256,
     _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepu16_epi32, _mm256_div_ps, _mm256_fmadd_ps,
     _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps,
@@ -71,7 +71,7 @@ pub(super) struct Avx512Bf16(());
 fn prefetch<T>(from: &T, bytes: usize) {
     let address = std::ptr::from_ref(from).cast::<i8>().wrapping_add(bytes);
     // SAFETY: a prefetch never faults and reads nothing the program can see.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(address) }
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(address) }
 }
 
 /// The operations that both AVX-512 levels share.
