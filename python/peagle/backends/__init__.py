@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from peagle.backends.base import Array, Backend
@@ -22,7 +24,7 @@ def select_backend(device: str, dtype: str) -> Backend:
         dtype: `float32`, `bfloat16`, or `auto`: bfloat16.
 
     Raises:
-        ConfigError: unknown device or dtype, or no CUDA where it was asked for.
+        ConfigError: unknown device or dtype, or no such CUDA device.
     """
     if dtype != "auto" and dtype not in DTYPES:
         raise ConfigError(f"dtype {dtype!r} is not supported", hint="use auto, float32 or bfloat16")
@@ -33,8 +35,11 @@ def select_backend(device: str, dtype: str) -> Backend:
         return CpuBackend(torch_dtype)
     if device == "torch-cpu":
         return TorchBackend("cpu", torch_dtype)
-    if device.startswith("cuda"):
-        if not torch.cuda.is_available():
-            raise ConfigError(f"device {device!r}: torch finds no CUDA device", hint="use cpu")
+    if match := re.fullmatch(r"cuda(?::([0-9]+))?", device):
+        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if int(match[1] or 0) >= found:
+            raise ConfigError(
+                f"device {device!r}: torch finds {found} CUDA devices", hint="use cpu"
+            )
         return TorchBackend(device, torch_dtype)
     raise ConfigError(f"device {device!r} is not supported", hint="use cpu, cuda or cuda:N")

@@ -87,10 +87,10 @@ class CpuBackend(Backend):
     def put_(self, rows: npt.NDArray[np.int32], values: Numbers, into: Numbers) -> None:
         into[rows] = values
 
-    def concat(self, parts: list[Numbers]) -> Numbers:
+    def concat(self, parts: list[Array]) -> Array:
         return np.concatenate(parts, axis=-1)
 
-    def columns(self, x: Numbers, start: int, width: int) -> Numbers:
+    def columns(self, x: Array, start: int, width: int) -> Array:
         return np.ascontiguousarray(x[:, start : start + width])
 
     def copy(self, x: Numbers) -> Numbers:

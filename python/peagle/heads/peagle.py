@@ -59,7 +59,7 @@ class PEagleHead:
             max_position: longest context that will be drafted for, in tokens.
 
         Raises:
-            ConfigError: unusable `config.json`.
+            ConfigError: unusable `config.json`, or sizes that the backend does not take.
             CheckpointError: missing, damaged, left-over or misshapen tensors.
             HeadMismatchError: sizes that do not fit the target.
             MaskHiddenError: no `mask_hidden`: not a P-EAGLE head.
@@ -67,6 +67,7 @@ class PEagleHead:
         """
         config = HeadConfig.from_folder(folder)
         taps = _check_fit(config, target, folder)
+        target.backend.check(config.attention, str(folder))
         reader = WeightReader(folder, rename=_canonical_name)
         backend = target.backend
         dtype, hidden = backend.dtype, config.hidden_size

@@ -38,10 +38,11 @@ class Decoder:
             max_position: length of the RoPE tables; the model's own context by default.
 
         Raises:
-            ConfigError: unusable `config.json`.
+            ConfigError: unusable `config.json`, or sizes that the backend does not take.
             CheckpointError: missing, damaged, left-over or misshapen tensors.
         """
         config = DecoderConfig.from_folder(folder)
+        backend.check(config.attention, str(folder))
         reader = WeightReader(folder, rename=_strip_prefix)
         hidden, dtype = config.hidden_size, backend.dtype
         embedding = reader.take("embed_tokens.weight", (config.vocab_size, hidden), dtype)
