@@ -14,13 +14,20 @@ Int32Array = npt.NDArray[np.int32]
 class BatchLike(Protocol):
     """Whatever carries the arrays of a `Batch`: the plans of the scheduler do."""
 
-    input_ids: Int32Array
-    positions: Int32Array
-    slots: Int32Array
-    query_start: Int32Array
-    context_lens: Int32Array
-    parents: Int32Array
-    block_tables: Int32Array
+    @property
+    def input_ids(self) -> Int32Array: ...
+    @property
+    def positions(self) -> Int32Array: ...
+    @property
+    def slots(self) -> Int32Array: ...
+    @property
+    def query_start(self) -> Int32Array: ...
+    @property
+    def context_lens(self) -> Int32Array: ...
+    @property
+    def parents(self) -> Int32Array: ...
+    @property
+    def block_tables(self) -> Int32Array: ...
 
 
 @dataclass(frozen=True)

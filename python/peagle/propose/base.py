@@ -16,14 +16,21 @@ if TYPE_CHECKING:
 class Proposals(Protocol):
     """Token trees of several requests, flat and request-major."""
 
-    request_ids: npt.NDArray[np.int64]
-    """[R]"""
-    starts: npt.NDArray[np.int32]
-    """[R + 1]"""
-    token_ids: npt.NDArray[np.int32]
-    """[N]"""
-    parents: npt.NDArray[np.int32]
-    """[N] relative to the request's first node; -1 hangs on the last committed token"""
+    @property
+    def request_ids(self) -> npt.NDArray[np.int64]:
+        """[R]"""
+
+    @property
+    def starts(self) -> npt.NDArray[np.int32]:
+        """[R + 1]"""
+
+    @property
+    def token_ids(self) -> npt.NDArray[np.int32]:
+        """[N]"""
+
+    @property
+    def parents(self) -> npt.NDArray[np.int32]:
+        """[N] relative to the request's first node; -1 hangs on the last committed token"""
 
 
 class Proposer(Protocol):
