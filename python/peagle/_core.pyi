@@ -513,6 +513,14 @@ def set_num_threads(threads: int) -> None:
 def simd_level() -> str:
     """The instructions the CPU kernels use: "avx512_bf16", "avx512", "avx2" or "baseline"."""
 
+def top_log_probs(logits: _Float32, width: int, log_probs: _Float32, ids: _Int32) -> None:
+    """The `width` greatest entries of each row of logits float32 [M, N]: log probabilities, descending,
+    into log_probs float32 [M, width], indices into ids int32 [M, width]; the lower index comes first
+    in a tie.
+
+    A row with a NaN has NaN log probabilities. Raises ValueError for a wrong shape or width.
+    """
+
 def verify(plan: Plan, logits: _Numbers, dtype: str) -> Verdicts:
     """Walks each request's token tree with the target's own draws. Pure, and the GIL is released.
 
@@ -520,7 +528,8 @@ def verify(plan: Plan, logits: _Numbers, dtype: str) -> Verdicts:
     np.uint16 views for "bfloat16" and "float16". It is read in place: nothing may write it meanwhile.
     Temperature 0 follows the argmax (ties to the lowest id), above it the draw is an exponential race
     over noise keyed by (seed, token, position). A row with NaN, positive infinity or no finite value
-    is an error of its request alone.
+    is an error of its request alone. Large batches of sampled requests share the kernels' number of
+    threads, which changes no result.
 
     Raises TypeError for another array type, ValueError for another dtype or layout,
     ShapeMismatchError when the number of rows is not the plan's.

@@ -346,7 +346,7 @@ class TestAttention:
             paged.run(qkv, [0], [[0]], [[-1, 0]], positions=[0, 256])
         with pytest.raises(ValueError, match="qkv has shape"):
             paged.run(qkv[:1], [0], [[0]], [[-1, 0]])
-        with pytest.raises(ValueError, match="outside 0..192"):
+        with pytest.raises(ValueError, match=r"outside 0..192"):
             _core.copy_slots(paged.k, paged.v, np.array([0], np.int32), np.array([192], np.int32))
 
 
