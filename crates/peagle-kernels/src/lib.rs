@@ -8,6 +8,8 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 // Kernels are inlined by force into one function per CPU level.
 #![allow(clippy::inline_always)]
+// Kernels index several arrays by one row, column or position.
+#![allow(clippy::needless_range_loop, clippy::struct_field_names)]
 
 mod arena;
 mod attention;

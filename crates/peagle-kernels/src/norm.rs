@@ -33,7 +33,7 @@ pub fn rms_norm_at<E: Element>(
 ) -> Result<(), KernelError> {
     let k = weight.len();
     check_len("out", out.len(), x.len())?;
-    if k == 0 || x.len() % k != 0 {
+    if k == 0 || !x.len().is_multiple_of(k) {
         let rule = "the length of the rows of x, at least 1";
         return Err(KernelError::Size {
             what: "weight",

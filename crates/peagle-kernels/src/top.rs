@@ -116,7 +116,7 @@ mod tests {
     fn rows_agree_with_a_sort() {
         for vocab in [1, 5, 16, 33, 4096] {
             let row: Vec<f32> = (0..vocab as u32)
-                .map(|i| ((i * 2_654_435_761_u32.wrapping_mul(i | 1)) % 1000) as f32 / 50.0)
+                .map(|i| (i.wrapping_mul(2_654_435_761).wrapping_mul(i | 1) % 1000) as f32 / 50.0)
                 .collect();
             let width = vocab.min(8);
             let (log_probs, ids) = top(&row, vocab, width);

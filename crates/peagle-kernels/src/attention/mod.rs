@@ -132,7 +132,7 @@ impl<E: Element> Dispatch for Call<'_, E> {
                     input,
                     kv_head,
                     targets,
-                })
+                });
             };
             if rows * shape.num_heads < ROTATE_ALONE {
                 (0..shape.num_kv_heads).for_each(rotate);

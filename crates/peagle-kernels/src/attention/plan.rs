@@ -151,8 +151,7 @@ pub(super) fn check<E: Element>(
         rows as i64,
         rows + 1,
     )?;
-    if requests > 0 {
-        let width = input.block_tables.len() / requests;
+    if let Some(width) = input.block_tables.len().checked_div(requests) {
         check_len("block_tables", input.block_tables.len(), requests * width)?;
     }
     for index in 0..requests {
