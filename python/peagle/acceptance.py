@@ -17,9 +17,13 @@ class Acceptance:
     """Windows in which the draft at position i was accepted."""
 
     @classmethod
-    def of(cls, stats: Mapping[str, Any]) -> Acceptance:
-        """The scheduler's counters."""
-        return cls(stats["windows"], tuple(stats["accepted_by_position"]))
+    def of(cls, stats: Mapping[str, Any], k: int) -> Acceptance:
+        """The scheduler's counters, for windows of at most k drafts.
+
+        The scheduler's list is as long as its longest run so far, by whatever k.
+        """
+        counts = (*stats["accepted_by_position"], *([0] * k))
+        return cls(stats["windows"], counts[:k])
 
     def __add__(self, other: Acceptance) -> Acceptance:
         return self._combine(other, 1)
@@ -41,7 +45,5 @@ class Acceptance:
 
     @property
     def accept_by_position(self) -> list[float]:
-        """Share of all windows in which the draft at position i was accepted."""
-        if not self.windows:
-            return []
-        return [count / self.windows for count in self.accepted_by_position]
+        """Share of all windows in which the draft at position i was accepted; 0 without any."""
+        return [count / max(self.windows, 1) for count in self.accepted_by_position]

@@ -33,6 +33,7 @@ class Result:
     acceptance_length: float | None
     """1 + accepted / windows: the extra token counts."""
     accept_by_position: list[float]
+    """k shares of the windows."""
     drafter_share: float
     """Of the step's time."""
     verify_share: float
@@ -64,10 +65,12 @@ class Recorder:
         decoding = False
         for update in updates:
             count = len(update.token_ids)
+            if not count:  # it ended with an error
+                continue
             if update.request_id in self._seen:
                 decoding = True
                 self.inter_token.extend([elapsed / count] * count)
-            elif count:
+            else:
                 self._seen.add(update.request_id)
                 self.first_token.append(now - self.started)
         if decoding:
@@ -111,9 +114,9 @@ def run_bench(
         for k in order:
             settings = SamplingParams(**params, num_speculative_tokens=k)
             if round_index == 0:
-                _round(llm, prompts[:batch], settings, batch, _Tally())
+                _round(llm, prompts[:batch], settings, batch, k, _Tally())
             else:
-                _round(llm, prompts, settings, batch, tallies[k])
+                _round(llm, prompts, settings, batch, k, tallies[k])
             done += 1
             progress(done, total)
     base = median(tallies[0].rates) if 0 in tallies else None
@@ -121,9 +124,14 @@ def run_bench(
 
 
 def _round(
-    llm: LLM, prompts: Sequence[Sequence[int]], params: SamplingParams, batch: int, tally: _Tally
+    llm: LLM,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    batch: int,
+    k: int,
+    tally: _Tally,
 ) -> None:
-    before = Acceptance.of(llm.engine.scheduler.stats())
+    before = Acceptance.of(llm.engine.scheduler.stats(), k)
     llm.engine.times = StepTimes()
     tokens, seconds = 0, 0.0
     for start in range(0, len(prompts), batch):
@@ -134,7 +142,7 @@ def _round(
         tokens += sum(len(o.token_ids) for o in outputs)
         tally.recorders.append(recorder)
     tally.rates.append(tokens / seconds)
-    tally.acceptance += Acceptance.of(llm.engine.scheduler.stats()) - before
+    tally.acceptance += Acceptance.of(llm.engine.scheduler.stats(), k) - before
     for name, value in asdict(llm.engine.times).items():
         setattr(tally.times, name, getattr(tally.times, name) + value)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from peagle._core import Drafts, Scheduler, StepOutput, Verdicts
+from peagle._core import DraftPlan, Drafts, RequestStep, Scheduler, StepOutput, Verdicts
+from peagle.arguments import integer
 from peagle.params import SamplingParams
 from peagle.propose.base import Proposer
 from peagle.runner import ModelRunner
@@ -61,6 +63,10 @@ class EngineConfig:
     num_speculative_tokens: int
     """Most drafts a step; 0 is off."""
 
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            integer(name, value, 0 if name == "num_speculative_tokens" else 1, 2**31 - 1)
+
 
 class Engine:
     """Runs requests together, one step at a time. Knows token ids, not text."""
@@ -76,7 +82,8 @@ class Engine:
         self.runner = runner
         self.proposer = proposer
         self.times = StepTimes()
-        self._drafts: Drafts | None = None
+        self._draft_plan: DraftPlan | None = None
+        self._updates: list[RequestUpdate] = []
         self._stop_checks: dict[int, StopCheck] = {}
 
     def add(
@@ -85,20 +92,23 @@ class Engine:
         prompt_token_ids: Sequence[int],
         params: SamplingParams,
         *,
-        seed: int,
         eos_token_ids: Sequence[int],
         stop_check: StopCheck | None = None,
-    ) -> None:
+    ) -> int:
         """Queues a request.
 
         Args:
-            seed: 64-bit; keys the request's noise.
+            prompt_token_ids: ids of the target's vocabulary.
             eos_token_ids: the model's own ends.
             stop_check: asked about the tokens of every step.
+
+        Returns:
+            The seed that keys the request's noise; drawn where `params` has none.
 
         Raises:
             PeagleError: a subclass for each bad value; nothing was queued.
         """
+        seed = secrets.randbits(64) if params.seed is None else int(params.seed)
         self.scheduler.add(
             request_id,
             np.asarray(prompt_token_ids, np.int32),
@@ -115,54 +125,79 @@ class Engine:
         )
         if stop_check is not None:
             self._stop_checks[request_id] = stop_check
+        return seed
 
     def abort(self, request_id: int) -> bool:
         """Ends a request in any phase and frees its blocks; false if it is not there."""
         self._stop_checks.pop(request_id, None)
+        self._updates = [u for u in self._updates if u.request_id != request_id]
         return self.scheduler.abort(request_id)
 
     def step(self) -> list[RequestUpdate]:
         """One engine step over all requests.
 
-        If anything raises on the way, the step is forgotten and can be made again.
+        If anything raises on the way, only drafts are lost. What was not committed is forgotten
+        and can be made again; what was is returned by the next call, which then makes no step.
 
         Returns:
             The requests that got tokens or ended.
         """
-        try:
-            return self._step()
-        except BaseException:
-            self.scheduler.cancel_step()
-            raise
+        if not self._updates:
+            try:
+                self._step()
+            except BaseException:
+                self.scheduler.cancel_step()
+                raise
+        updates, self._updates = self._updates, []
+        return updates
 
-    def _step(self) -> list[RequestUpdate]:
+    def _step(self) -> None:
         clock = time.perf_counter
         started = clock()
-        plan = self.scheduler.schedule(self._drafts)
-        self._drafts = None
+        drafts = self._propose()
+        drafted = clock()
+        plan = self.scheduler.schedule(drafts)
         scheduled = clock()
         logits = self.runner.forward(plan)
         forwarded = clock()
         verdicts = verify(plan, logits)
         verified = clock()
         output = self.scheduler.update(verdicts, self._cuts(verdicts))
-        self.runner.move(output.moves_src, output.moves_dst)
-        updates = [self._update(o) for o in output.outputs]
-        updated = clock()
-        self._propose(output)
+        self._updates = [self._update(o) for o in output.outputs]
+        self._draft_plan = output.draft
+        self._move(output)
         times = self.times
         times.steps += 1
-        times.schedule += scheduled - started
+        times.draft += drafted - started
+        times.schedule += scheduled - drafted
         times.target += forwarded - scheduled
         times.verify += verified - forwarded
-        times.update += updated - verified
-        times.draft += clock() - updated
-        return updates
+        times.update += clock() - verified
 
-    def _propose(self, output: StepOutput) -> None:
-        if self.proposer is not None and len(output.draft.request_ids):
-            made = self.proposer.propose(output.draft)
-            self._drafts = Drafts(made.request_ids, made.starts, made.token_ids, made.parents)
+    def _propose(self) -> Drafts | None:
+        """The drafts that the last update asked for: made only now, when its tokens are out."""
+        plan, self._draft_plan = self._draft_plan, None
+        if self.proposer is None or plan is None or not len(plan.request_ids):
+            return None
+        made = self.proposer.propose(plan)
+        return Drafts(made.request_ids, made.starts, made.token_ids, made.parents)
+
+    def _move(self, output: StepOutput) -> None:
+        try:
+            self.runner.move(output.moves_src, output.moves_dst)
+        except BaseException as error:
+            # Some slots moved and some did not: whoever accepted drafts has no usable KV.
+            self._updates = [
+                self._fail(u, f"moving its KV failed: {error!r}") if u.num_accepted else u
+                for u in self._updates
+            ]
+            raise
+
+    def _fail(self, update: RequestUpdate, error: str) -> RequestUpdate:
+        if update.finish_reason is not None:
+            return update
+        self.abort(update.request_id)
+        return replace(update, finish_reason="error", error=error)
 
     def _cuts(self, verdicts: Verdicts) -> np.ndarray[tuple[int], np.dtype[np.int32]] | None:
         if not self._stop_checks:
@@ -175,7 +210,7 @@ class Engine:
                 cuts[i] = check(verdicts.token_ids[starts[i] : starts[i + 1]].tolist())
         return cuts
 
-    def _update(self, output: RequestUpdate) -> RequestUpdate:
+    def _update(self, output: RequestStep) -> RequestUpdate:
         if output.finish_reason is not None:
             self._stop_checks.pop(output.request_id, None)
         return RequestUpdate(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peagle.errors import ConfigError
 from peagle.models.batch import LayerCache
 from peagle.models.llama import Decoder
 
@@ -21,15 +20,7 @@ class KvCache:
 
     @classmethod
     def allocate(cls, target: Decoder, num_blocks: int, block_size: int) -> KvCache:
-        """Allocates the pool.
-
-        Raises:
-            ConfigError: block size not a positive multiple of 16, or no blocks.
-        """
-        if block_size < 16 or block_size % 16:
-            raise ConfigError(f"block_size is {block_size}, expected a multiple of 16")
-        if num_blocks < 1:
-            raise ConfigError(f"num_kv_blocks is {num_blocks}, expected at least 1")
+        """Allocates the pool."""
         return cls(target.new_cache(num_blocks, block_size), num_blocks, block_size)
 
     @property

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
 
-from peagle.arguments import strict_arguments
+from peagle.arguments import integer, strict_arguments
 from peagle.backends import select_backend
-from peagle.demo.head import demo_head_dir
-from peagle.demo.target import demo_target_dir
-from peagle.engine import Engine, EngineConfig, RequestUpdate
+from peagle.config import (
+    MAX_DRAFTS,
+    engine_config,
+    eos_token_ids,
+    head_folder,
+    target_folder,
+    warn_about_head,
+)
+from peagle.engine import Engine, RequestUpdate
 from peagle.errors import (
     ConfigError,
     GenerationError,
@@ -24,22 +28,15 @@ from peagle.errors import (
     TokenizerMissingError,
 )
 from peagle.heads.peagle import PEagleHead
-from peagle.kv_cache import DEFAULT_BLOCK_SIZE, KvCache, blocks_for
+from peagle.kv_cache import DEFAULT_BLOCK_SIZE, KvCache
 from peagle.models.config import DecoderConfig
 from peagle.models.llama import Decoder
 from peagle.params import SamplingParams
 from peagle.propose.once import drafts_from_scratch
-from peagle.propose.peagle import PEagleProposer
+from peagle.propose.peagle import PEagleProposer, check_draft_shape
 from peagle.runner import ModelRunner
 from peagle.stop_checker import StopChecker
-from peagle.tokenizer import TOKENIZER_FILE, Tokenizer, read_eos_token_ids
-
-logger = logging.getLogger(__name__)
-
-DEMO = "demo"
-DEFAULT_DRAFTS = 5
-MAX_DRAFTS = 31
-"""A window is at most 32 rows."""
+from peagle.tokenizer import TOKENIZER_FILE, Tokenizer
 
 Message = Mapping[str, object]
 
@@ -61,7 +58,7 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     finish_reason: str | None
-    """`stop`, `length`, `abort`, `error`, or `None` while it goes on."""
+    """`stop`, `length`, `error`, `abort` (the stream was closed), or `None` while it goes on."""
     seed: int
     """What the noise was keyed with; the same seed gives the same text."""
     error: str | None = None
@@ -106,12 +103,15 @@ class LLM:
         dtype: `auto` (bfloat16), `bfloat16` or `float32`.
         device: `cpu`, `cuda` or `cuda:N`.
         num_speculative_tokens: drafts a step (K); 0 is off. By default 5 with a head.
+        draft_shape: `tree` puts the K drafts where the head expects most of them; `chain` takes
+            its likeliest token at each of K depths. The text is the same.
         max_model_len: longest context in tokens; by default the model's, at most 8192.
         max_num_seqs: requests that run together.
         max_num_batched_tokens: rows of a step.
         block_size: tokens of a KV block, a multiple of 16.
         num_kv_blocks: KV blocks; by default enough for 16,384 tokens or one longest context.
-        row_invariant: `True` insists on a backend whose rows keep their bits in any batch.
+        row_invariant: `True` insists on a backend whose rows keep their bits in any batch;
+            `None` and `False` want no promise, and switch nothing off.
 
     Raises:
         PeagleError: a subclass that names what does not fit.
@@ -125,6 +125,7 @@ class LLM:
         dtype: str = "auto",
         device: str = "cpu",
         num_speculative_tokens: int | None = None,
+        draft_shape: str = "tree",
         max_model_len: int | None = None,
         max_num_seqs: int = 16,
         max_num_batched_tokens: int = 512,
@@ -132,10 +133,21 @@ class LLM:
         num_kv_blocks: int | None = None,
         row_invariant: bool | None = None,
     ) -> None:
-        folder = demo_target_dir() if str(model) == DEMO else Path(model)
-        head_folder = _head_folder(head, is_demo=str(model) == DEMO)
+        folder, head_dir = target_folder(model), head_folder(head, model)
         config = DecoderConfig.from_folder(folder)
-        self.max_model_len = _context(max_model_len, config)
+        sizes = engine_config(
+            config,
+            has_head=head_dir is not None,
+            num_speculative_tokens=num_speculative_tokens,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            block_size=block_size,
+            num_kv_blocks=num_kv_blocks,
+        )
+        check_draft_shape(draft_shape)
+        self.max_model_len = sizes.max_model_len
+        self.num_speculative_tokens = sizes.num_speculative_tokens
         backend = select_backend(device, dtype)
         if row_invariant and not backend.row_invariant:
             raise ConfigError(
@@ -146,34 +158,18 @@ class LLM:
         self.tokenizer = (
             Tokenizer.from_folder(folder) if (folder / TOKENIZER_FILE).is_file() else None
         )
-        self._eos_token_ids = _eos_token_ids(folder, config, self.tokenizer)
-        self.head = (
-            PEagleHead.load(head_folder, self.target, max_position=self.max_model_len)
-            if head_folder is not None
-            else None
-        )
-        self.num_speculative_tokens = _drafts(num_speculative_tokens, self.head)
-        blocks = num_kv_blocks or blocks_for(
-            self.max_model_len, max_num_seqs, self.num_speculative_tokens, block_size
-        )
-        cache = KvCache.allocate(self.target, blocks, block_size)
+        self._eos_token_ids = eos_token_ids(folder, config, self.tokenizer)
+        self.head: PEagleHead | None = None
+        if head_dir is not None:
+            self.head = PEagleHead.load(head_dir, self.target, max_position=self.max_model_len)
+            warn_about_head(self.head.config, self.num_speculative_tokens, folder)
+        cache = KvCache.allocate(self.target, sizes.num_blocks, sizes.block_size)
         proposer = (
-            PEagleProposer(self.head, cache)
+            PEagleProposer(self.head, cache, draft_shape)
             if self.head is not None and self.num_speculative_tokens
             else None
         )
-        self.engine = Engine(
-            ModelRunner(self.target, cache, proposer),
-            proposer,
-            EngineConfig(
-                num_blocks=blocks,
-                block_size=block_size,
-                max_num_seqs=max_num_seqs,
-                max_num_batched_tokens=max_num_batched_tokens,
-                max_model_len=self.max_model_len,
-                num_speculative_tokens=self.num_speculative_tokens,
-            ),
-        )
+        self.engine = Engine(ModelRunner(self.target, cache, proposer), proposer, sizes)
         self._requests: dict[int, _Request] = {}
         self._next_id = 0
 
@@ -200,7 +196,11 @@ class LLM:
             PeagleError: a bad prompt or parameter; then nothing was started.
             GenerationError: the only prompt failed on the way.
         """
-        several = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
+        several: list[Prompt] = (
+            list(prompts)
+            if isinstance(prompts, Iterable) and not isinstance(prompts, str | Mapping)
+            else [prompts]
+        )
         return self._run([self._encode(p) for p in several], params or SamplingParams(), on_step)
 
     def chat(
@@ -216,13 +216,23 @@ class LLM:
 
     def stream(
         self, prompt_token_ids: Sequence[int], params: SamplingParams | None = None
-    ) -> Iterator[tuple[str, RequestOutput]]:
+    ) -> Generator[tuple[str, RequestOutput], None, None]:
         """Generates for one prompt and yields (new text, output so far) after each step.
 
-        Closing the iterator aborts the request.
+        The request is checked and queued by this call. Closing the iterator aborts it; the output
+        then has finish_reason `abort`.
+
+        Raises:
+            PeagleError: a bad prompt or parameter.
+            GenerationError: while iterating: the request failed on the way.
         """
-        request = self._add(list(prompt_token_ids), params or SamplingParams())
+        updates = self._stream(self._add(prompt_token_ids, params or SamplingParams()))
+        next(updates)  # into its `try`: from here on, closing it frees the request
+        return updates
+
+    def _stream(self, request: _Request) -> Generator[tuple[str, RequestOutput], None, None]:
         try:
+            yield "", request.output
             finished = False
             while not finished:
                 if not request.news:
@@ -247,9 +257,8 @@ class LLM:
             ConfigError: k negative or above the cap.
         """
         if self.head is None:
-            raise HeadMissingError("propose needs a head", hint="pass head=... to LLM")
-        if not 0 <= k <= MAX_DRAFTS:
-            raise ConfigError(f"k is {k}, expected 0 to {MAX_DRAFTS}")
+            raise HeadMissingError("propose needs a head", hint="choose a head for this target")
+        integer("k", k, 0, MAX_DRAFTS)
         ids = self._checked_ids(token_ids)
         if len(ids) + k > self.max_model_len:
             raise PromptError(
@@ -266,17 +275,19 @@ class LLM:
         """Token ids of a conversation, up to where the answer begins."""
         return self._need_tokenizer().apply_chat_template(messages)
 
-    def _encode(self, prompt: Prompt) -> list[int]:
+    def _encode(self, prompt: Prompt) -> Sequence[int]:
         if isinstance(prompt, str):
             return self._need_tokenizer().encode(prompt)
         if isinstance(prompt, Mapping) and set(prompt) == {"prompt_token_ids"}:
-            return self._checked_ids(prompt["prompt_token_ids"])
+            return prompt["prompt_token_ids"]
         raise PromptError(
             f"a prompt is {type(prompt).__name__}: {str(prompt)[:60]!r}",
             hint='give a string or {"prompt_token_ids": [...]}',
         )
 
     def _checked_ids(self, token_ids: Sequence[int]) -> list[int]:
+        if not isinstance(token_ids, Iterable):
+            raise PromptError(f"the prompt is {token_ids!r}, expected a sequence of token ids")
         ids = list(token_ids)
         if not ids:
             raise PromptError("the prompt is empty", hint="give at least one token")
@@ -294,13 +305,14 @@ class LLM:
         if self.tokenizer is None:
             raise TokenizerMissingError(
                 f"the model folder has no {TOKENIZER_FILE}",
-                hint='give prompts as {"prompt_token_ids": [...]}',
+                hint="add the model's tokenizer.json, or give token ids from Python "
+                '({"prompt_token_ids": [...]})',
             )
         return self.tokenizer
 
     def _run(
         self,
-        prompts: list[list[int]],
+        prompts: Sequence[Sequence[int]],
         params: SamplingParams,
         on_step: StepListener | None = None,
     ) -> list[RequestOutput]:
@@ -329,23 +341,24 @@ class LLM:
     def _drop(self, request: _Request) -> None:
         self.engine.abort(request.request_id)
         self._requests.pop(request.request_id, None)
+        if request.completion.finish_reason is None:
+            request.completion.finish_reason = "abort"
 
-    def _add(self, prompt_token_ids: list[int], params: SamplingParams) -> _Request:
+    def _add(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> _Request:
+        ids = self._checked_ids(prompt_token_ids)
         checker = StopChecker(self.tokenizer, params.stop_strings) if self.tokenizer else None
         if checker is None and params.stop_strings:
             self._need_tokenizer()
         request_id, self._next_id = self._next_id, self._next_id + 1
-        seed = secrets.randbits(64) if params.seed is None else params.seed
-        self.engine.add(
+        seed = self.engine.add(
             request_id,
-            prompt_token_ids,
+            ids,
             params,
-            seed=seed,
             eos_token_ids=self._eos_token_ids,
             stop_check=checker.check if checker is not None and params.stop_strings else None,
         )
         completion = CompletionOutput("", [], None, seed)
-        request = _Request(request_id, RequestOutput(prompt_token_ids, [completion]), checker)
+        request = _Request(request_id, RequestOutput(ids, [completion]), checker)
         self._requests[request_id] = request
         return request
 
@@ -385,50 +398,3 @@ class _Request:
         text = "".join(self.news)
         self.news.clear()
         return text
-
-
-def _head_folder(head: str | Path | None, *, is_demo: bool) -> Path | None:
-    if head is None or str(head) == "none":
-        return None
-    if str(head) == "auto":
-        return demo_head_dir() if is_demo else None
-    return demo_head_dir() if str(head) == DEMO else Path(head)
-
-
-def _context(wanted: int | None, config: DecoderConfig) -> int:
-    if wanted is None:
-        return min(config.max_position, 8192)
-    if not 2 <= wanted <= config.max_position:
-        raise ConfigError(f"max_model_len is {wanted}, expected 2 to {config.max_position}")
-    return wanted
-
-
-def _drafts(wanted: int | None, head: PEagleHead | None) -> int:
-    if head is None:
-        if wanted:
-            raise ConfigError(
-                f"num_speculative_tokens is {wanted}, but there is no head", hint="pass head=..."
-            )
-        return 0
-    k = DEFAULT_DRAFTS if wanted is None else wanted
-    if not 0 <= k <= MAX_DRAFTS:
-        raise ConfigError(f"num_speculative_tokens is {k}, expected 0 to {MAX_DRAFTS}")
-    trained = head.config.k_train
-    if trained is not None and k > trained:
-        logger.warning(
-            "num_speculative_tokens is %d, the head was trained for %d: deeper drafts will "
-            "seldom be accepted",
-            k,
-            trained,
-        )
-    return k
-
-
-def _eos_token_ids(
-    folder: Path, config: DecoderConfig, tokenizer: Tokenizer | None
-) -> tuple[int, ...]:
-    ids = dict.fromkeys(config.eos_token_ids)
-    ids.update(dict.fromkeys(read_eos_token_ids(folder)))
-    if tokenizer is not None:
-        ids.update(dict.fromkeys(tokenizer.eos_token_ids))
-    return tuple(ids)

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 import tokenizers
 
+from peagle.arguments import is_integer
 from peagle.chat_template import ChatTemplate
 from peagle.errors import ChatTemplateError, TokenizerError
 
@@ -68,7 +69,7 @@ class Tokenizer:
         if not path.is_file():
             raise TokenizerError(
                 f"{folder} has no {TOKENIZER_FILE}",
-                hint="give prompts as token ids, or add the model's tokenizer.json",
+                hint="add the model's tokenizer.json",
             )
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
@@ -137,7 +138,7 @@ class Tokenizer:
         if self.chat_template is None:
             raise ChatTemplateError(
                 "this model has no chat template",
-                hint="give raw text instead of messages (--raw on the command line)",
+                hint="give raw text or token ids, or add a chat template to the folder",
             )
         return self.chat_template.render(
             messages, add_generation_prompt=add_generation_prompt, variables=variables
@@ -182,7 +183,7 @@ def read_eos_token_ids(folder: str | Path) -> tuple[int, ...]:
         if value is None:
             continue
         ids = value if isinstance(value, list) else [value]
-        if not all(isinstance(index, int) and index >= 0 for index in ids):
+        if not all(is_integer(index, 0, 2**31 - 1) for index in ids):
             raise TokenizerError(f"{path}: eos_token_id must be an id or a list of ids: {value!r}")
         if ids:
             return tuple(dict.fromkeys(ids))

@@ -65,7 +65,7 @@ def test_an_empty_prompt_is_refused() -> None:
 
 
 def test_a_prompt_longer_than_the_context_is_refused() -> None:
-    assert_user_error(peagle("generate", "word " * 9000, "--raw"), "8192")
+    assert_user_error(peagle("generate", "word " * 9000, "--raw"), "8191")
 
 
 def test_a_target_without_a_tokenizer_is_refused(folder: Path) -> None:

@@ -138,47 +138,39 @@ def test_live_drafts_equal_drafts_from_scratch(folder: Path) -> None:
         max_num_batched_tokens=24,
         num_kv_blocks=14,
     )
-    committed: dict[int, list[int]] = {}
     checked = 0
-    for plan, chains in record_drafts(llm.engine):
+    for plan, chains, committed in record_drafts(llm.engine):
         for i, request_id in enumerate(plan.request_ids.tolist()):
             drafts = chains.token_ids[chains.starts[i] : chains.starts[i + 1]].tolist()
             if drafts:
-                committed[len(committed)] = drafts
                 checked += 1
-                tokens = history(llm, request_id)
+                tokens = committed[request_id]
                 assert drafts == llm.propose(tokens, len(drafts))
                 assert drafts[:2] == llm.propose(tokens, 7)[: min(2, len(drafts))]
     assert checked > 100
 
 
-def record_drafts(engine: Engine) -> Iterator[tuple[Any, Any]]:
-    """Generates for all prompts and yields each draft plan with what was proposed."""
-    seen: list[tuple[Any, Any]] = []
+def record_drafts(engine: Engine) -> Iterator[tuple[Any, Any, dict[int, list[int]]]]:
+    """Generates for all prompts and yields each draft plan with what was proposed and the tokens
+    that were committed then.
+    """
+    seen: list[tuple[Any, Any, dict[int, list[int]]]] = []
+    committed: dict[int, list[int]] = {}
     propose = engine.proposer.propose  # type: ignore[union-attr]
 
     def watched(plan: Any) -> Any:
         chains = propose(plan)
-        seen.append((plan, chains))
+        seen.append((plan, chains, {i: list(tokens) for i, tokens in committed.items()}))
         return chains
 
     engine.proposer.propose = watched  # type: ignore[union-attr,method-assign]
     scheduler = engine.scheduler
-    engine_history.clear()
     for i, prompt in enumerate(prompts()):
-        engine_history[i] = list(prompt["prompt_token_ids"])
+        committed[i] = list(prompt["prompt_token_ids"])
         settings = SamplingParams(max_tokens=25, ignore_eos=True)
-        engine.add(i, prompt["prompt_token_ids"], settings, seed=0, eos_token_ids=())
+        engine.add(i, prompt["prompt_token_ids"], settings, eos_token_ids=())
     while scheduler.num_unfinished():
         for update in engine.step():
-            engine_history[update.request_id] += update.token_ids
+            committed[update.request_id] += update.token_ids
         yield from seen
         seen.clear()
-
-
-engine_history: dict[int, list[int]] = {}
-
-
-def history(llm: LLM, request_id: int) -> list[int]:
-    """Committed tokens of a request."""
-    return engine_history[request_id]

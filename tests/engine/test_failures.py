@@ -28,6 +28,7 @@ from peagle.errors import (
     UnknownArgumentError,
 )
 from peagle.llm import TokensPrompt
+from peagle.models.weights import weights_digest
 from tests.tiny import VOCAB, make_head, make_target, random_ids
 
 
@@ -237,6 +238,56 @@ def test_nan_in_the_drafter_only_costs_drafts(folder: Path) -> None:
     assert proposer.invalid_windows == len(calls) // 3 > 0
 
 
+@pytest.mark.parametrize("depth", range(3))
+def test_one_nan_costs_all_drafts_of_a_window_in_both_paths(folder: Path, depth: int) -> None:
+    llm = make_llm(folder, draft_shape="chain")
+    head: Any = llm.head
+
+    class Spoiled:
+        """The head, with a NaN at one depth."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(head, name)
+
+        def forward(self, *arguments: Any) -> Any:
+            logits = head.forward(*arguments)
+            logits[len(logits) - 3 + depth, 2] = np.nan
+            return logits
+
+    proposer: Any = llm.engine.proposer
+    proposer.head = llm.head = Spoiled()  # type: ignore[assignment]
+    assert llm.propose(random_ids(9), 3) == []
+    found = llm.generate(prompt(), SamplingParams(max_tokens=8))[0]
+    assert len(found.token_ids) == 8
+    assert found.outputs[0].num_drafted == 0 < proposer.invalid_windows
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, folder: Path, **settings: Any) -> list[str]:
+    """What loading logs."""
+    caplog.clear()
+    make_llm(folder, **settings)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_head_for_other_weights_or_fewer_drafts_is_said_once(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "models"
+    make_target(root / "target")
+    for sha256 in (None, "", weights_digest(root / "target")):
+        ours = {"target_sha256": sha256, "k_train": 3}
+        make_head(root / "head", config_changes={"peagle": ours})
+        assert warnings_of(caplog, root) == []
+    make_head(root / "head", config_changes={"peagle": {"target_sha256": "0" * 64}})
+    [other] = warnings_of(caplog, root)
+    assert str(root / "target") in other
+    make_head(root / "head", config_changes={"peagle": {"k_train": 2}})
+    [deeper] = warnings_of(caplog, root)
+    assert "is 3, the head was trained for 2" in deeper
+    assert warnings_of(caplog, root, num_speculative_tokens=2) == []
+    assert warnings_of(caplog, folder) == []
+
+
 def test_a_crash_in_a_step_leaves_the_engine_usable(folder: Path) -> None:
     params = SamplingParams(max_tokens=12)
     expected = make_llm(folder).generate(prompt(), params)[0].token_ids
@@ -274,4 +325,4 @@ def test_an_empty_list_of_prompts_gives_an_empty_list(llm: LLM) -> None:
 
 def test_the_core_refuses_an_empty_prompt_too(llm: LLM) -> None:
     with pytest.raises(EmptyPromptError):
-        llm.engine.add(99, [], SamplingParams(), seed=0, eos_token_ids=())
+        llm.engine.add(99, [], SamplingParams(), eos_token_ids=())

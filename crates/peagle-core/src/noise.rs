@@ -122,6 +122,33 @@ mod tests {
         }
     }
 
+    /// Computed by a separate implementation of the specification above.
+    #[test]
+    fn bits_are_as_specified() {
+        let cases: [(u64, u32, Purpose, u32, u32, u64); 3] = [
+            (0x0, 0, Purpose::Sample, 0, 0, 0xf84e83122fef64f3),
+            (0x2a, 0, Purpose::Sample, 1234, 7, 0x1c1f412c6c1c56c1),
+            (
+                0xdeadbeefcafef00d,
+                3,
+                Purpose::Draft,
+                151935,
+                131071,
+                0x13a88137519c9eaf,
+            ),
+        ];
+        for (seed, sample, purpose, token, position, expected) in cases {
+            let key = NoiseKey::new(seed, sample, purpose);
+            assert_eq!(key.bits(token, position), expected);
+        }
+    }
+
+    #[test]
+    fn the_smallest_exponentials_differ_in_their_lower_bits() {
+        let values: Vec<f64> = (0..1000).map(exponential_from_bits).collect();
+        assert!(values.is_sorted_by(|a, b| a < b));
+    }
+
     #[test]
     fn exponentials_are_finite_at_both_ends() {
         let smallest = exponential_from_bits(0);

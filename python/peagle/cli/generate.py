@@ -42,7 +42,6 @@ def generate(
     from peagle.llm import LLM
     from peagle.params import SamplingParams
 
-    llm = LLM(target, head=head, dtype=dtype.value, device=device, num_speculative_tokens=k)
     params = SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -53,6 +52,7 @@ def generate(
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
     )
+    llm = LLM(target, head=head, dtype=dtype.value, device=device, num_speculative_tokens=k)
     text = sys.stdin.read() if prompt == "-" else prompt
     ids = llm.encode(text) if raw else llm.encode_chat([{"role": "user", "content": text}])
     result = None
@@ -63,6 +63,8 @@ def generate(
     if not as_json:
         sys.stdout.write("\n")
     if result is not None:
+        if seed is None and temperature > 0 and not as_json:
+            sys.stderr.write(f"seed {result.outputs[0].seed}\n")
         completion = asdict(result.outputs[0])
         usage = {"prompt": len(ids), "completion": len(result.token_ids)}
         emit(completion | {"usage": usage}, as_json, output)

@@ -35,6 +35,8 @@ def demo(
     """Three answers of SmolLM2-135M-Instruct without and with speculation, compared.
 
     Exit code 1 if the texts differ.
+
+    Example: peagle demo --max-tokens 64 --rounds 1
     """
     from peagle.demo.run import run_demo
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -14,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from peagle.errors import ConfigError, PeagleError
+from peagle.errors import ConfigError, FileWriteError, PeagleError
 from peagle.files import write_atomically
 
 P = ParamSpec("P")
@@ -39,11 +40,17 @@ class Dtype(StrEnum):
 
 
 def user_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Turns a `PeagleError` into one line on stderr and exit code 2."""
+    """Turns a `PeagleError` into one line on stderr and exit code 2.
+
+    An `--output` that cannot be written is found before the command runs.
+    """
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
+            output = kwargs.get("output")
+            if isinstance(output, Path):
+                _check_output(output)
             return command(*args, **kwargs)
         except PeagleError as error:
             hint = f" ({error.hint})" if error.hint else ""
@@ -51,6 +58,18 @@ def user_errors(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(USER_ERROR) from None
 
     return wrapped
+
+
+def _check_output(path: Path) -> None:
+    if path.is_dir():
+        problem = "it is a folder"
+    elif not path.parent.is_dir():
+        problem = f"{path.parent} is not a folder"
+    elif not os.access(path.parent, os.W_OK):
+        problem = f"{path.parent} is not writable"
+    else:
+        return
+    raise FileWriteError(f"{path} cannot be written: {problem}", hint="choose another --output")
 
 
 def parse_ks(text: str) -> list[int]:

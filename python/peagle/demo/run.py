@@ -26,6 +26,7 @@ class DemoReport:
     acceptance_length: float
     """1 + accepted / windows: the extra token counts."""
     accept_by_position: list[float]
+    """k shares of the windows."""
     tokens_per_s: float
     tokens_per_s_baseline: float
     k: int
@@ -66,10 +67,11 @@ def run_demo(
         # The order alternates, so that a drift of the machine hits both modes alike.
         mode = speculative if (round_index + second) % 2 else plain
         if index == 2:
-            before = Acceptance.of(llm.engine.scheduler.stats())
+            before = Acceptance.of(llm.engine.scheduler.stats(), llm.num_speculative_tokens)
         mode.run(llm, prompts, max_tokens, timed=round_index > 0)
         progress(index + 1, total)
-    acceptance = Acceptance.of(llm.engine.scheduler.stats()) - before
+    stats = llm.engine.scheduler.stats()
+    acceptance = Acceptance.of(stats, llm.num_speculative_tokens) - before
     tokens = sum(map(len, plain.token_ids[0]))
     return DemoReport(
         identical=all(ids == plain.token_ids[0] for ids in plain.token_ids + speculative.token_ids),

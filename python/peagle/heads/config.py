@@ -11,13 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from peagle.arguments import is_integer
 from peagle.errors import ConfigError
 from peagle.models.config import (
     AttentionConfig,
     RopeConfig,
     attention_config,
+    count,
     positive,
     read_json,
+    require_silu,
+    section,
 )
 
 # In the order in which vLLM 0.32 looks for them (v1/spec_decode/llm_base_proposer.py).
@@ -49,8 +53,9 @@ class HeadConfig:
     fc_norm: bool
     """One RMSNorm for each tap before `fc`."""
     k_train: int | None
-    train_max_len: int | None
-    chat_template_sha256: str | None
+    """Depths it was trained for."""
+    target_sha256: str | None
+    """`weights_digest` of the target it was trained for."""
 
     @classmethod
     def from_folder(cls, folder: Path) -> HeadConfig:
@@ -61,50 +66,50 @@ class HeadConfig:
         """
         source = str(folder / "config.json")
         config = read_json(folder / "config.json")
-        layer = config.get("transformer_layer_config") or config
+        layer = section(config, "transformer_layer_config", source) or config
+        require_silu(layer, source)
         family = "qwen3" if layer.get("model_type") == "qwen3" else "llama"
-        hidden = int(positive(layer, "hidden_size", source))
-        heads = int(positive(layer, "num_attention_heads", source))
+        hidden = count(layer, "hidden_size", source)
+        vocab = count(layer, "vocab_size", source)
         taps = _taps(config, source)
-        scale = config.get("logit_scale", 1.0)
-        if not isinstance(scale, int | float) or not scale > 0:
-            raise ConfigError(f"{source}: logit_scale is {scale!r}, expected a positive number")
-        nested = config.get("eagle_config") or {}
-        ours = config.get("peagle") or {}
-        vocab = int(positive(layer, "vocab_size", source))
+        if config.get("logit_scale") is not None:
+            positive(config, "logit_scale", source)  # scales every draft's logit alike
+        nested = section(config, "eagle_config", source)
+        ours = section(config, "peagle", source)
+        trained_for = ours.get("target_sha256")
+        if trained_for is not None and not isinstance(trained_for, str):
+            raise ConfigError(f"{source}: target_sha256 is {trained_for!r}, expected a string")
         return cls(
             hidden_size=hidden,
-            intermediate_size=int(positive(layer, "intermediate_size", source)),
-            num_layers=int(positive(layer, "num_hidden_layers", source)),
-            attention=attention_config(layer, family, hidden, heads, source),
+            intermediate_size=count(layer, "intermediate_size", source),
+            num_layers=count(layer, "num_hidden_layers", source),
+            attention=attention_config(layer, family, source),
             mlp_bias=bool(layer.get("mlp_bias", False)),
             rope=RopeConfig.from_config(layer, source),
             rms_norm_eps=positive(layer, "rms_norm_eps", source),
-            target_hidden_size=int(config.get("target_hidden_size") or hidden),
+            target_hidden_size=count(config, "target_hidden_size", source, default=hidden),
             vocab_size=vocab,
-            draft_vocab_size=int(config.get("draft_vocab_size") or vocab),
+            draft_vocab_size=count(config, "draft_vocab_size", source, default=vocab),
             mask_token_id=_mask_token(config, source),
             taps=taps,
-            num_taps=len(taps) if taps else int(config.get("num_aux_hidden_states") or 3),
+            num_taps=len(taps) if taps else count(config, "num_aux_hidden_states", source, 3),
             norm_before_residual=bool(config.get("norm_before_residual", False)),
             norm_before_fc=bool(config.get("norm_before_fc", nested.get("norm_before_fc", False))),
             fc_norm=bool(config.get("fc_norm", False)),
-            k_train=ours.get("k_train"),
-            train_max_len=ours.get("train_max_len"),
-            chat_template_sha256=ours.get("chat_template_sha256"),
+            k_train=count(ours, "k_train", source) if "k_train" in ours else None,
+            target_sha256=trained_for or None,
         )
 
 
 def _taps(config: Mapping[str, Any], source: str) -> tuple[int, ...] | None:
     """Tap ids, ascending and without repeats, as vLLM treats them."""
-    ours = config.get("peagle") or {}
-    nested = config.get("eagle_config") or {}
     key = "eagle_aux_hidden_state_layer_ids"
+    nested, ours = section(config, "eagle_config", source), section(config, "peagle", source)
     found = nested.get(key) or config.get(key) or ours.get("taps")
     if not found:
         return None
-    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in found):
-        raise ConfigError(f"{source}: {key} is {found!r}, expected layer indices >= 0")
+    if not isinstance(found, list) or not all(is_integer(i, 0, 2**31 - 1) for i in found):
+        raise ConfigError(f"{source}: {key} is {found!r}, expected a list of layer indices >= 0")
     return tuple(sorted(set(found)))
 
 
@@ -113,9 +118,9 @@ def _mask_token(config: Mapping[str, Any], source: str) -> int:
         value = config.get(key)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if not is_integer(value, 0, 2**31 - 1):
             raise ConfigError(f"{source}: {key} is {value!r}, expected a token id >= 0")
-        return value
+        return int(value)
     raise ConfigError(
         f"{source}: no mask token id under {', '.join(MASK_TOKEN_KEYS)}",
         hint="this looks like an EAGLE-3 head; P-EAGLE heads name the token of their mask rows",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from peagle.arguments import is_integer
 from peagle.errors import ConfigError
 
 SUPPORTED_ARCHITECTURES = {
@@ -39,8 +40,9 @@ class RopeConfig:
         """Reads `rope_theta`/`rope_scaling` (classic) or `rope_parameters` (transformers 5)."""
         merged: dict[str, Any] = {}
         for key in ("rope_scaling", "rope_parameters"):
-            merged.update(config.get(key) or {})
-        theta = float(merged.get("rope_theta", config.get("rope_theta", 10000.0)))
+            merged.update(section(config, key, source))
+        thetas = {"rope_theta": 10000.0, **config, **merged}
+        theta = positive(thetas, "rope_theta", source)
         kind = merged.get("rope_type", merged.get("type", "default"))
         if kind == "default":
             return cls(theta=theta)
@@ -53,9 +55,7 @@ class RopeConfig:
                 factor=positive(merged, "factor", source),
                 low_freq_factor=positive(merged, "low_freq_factor", source),
                 high_freq_factor=positive(merged, "high_freq_factor", source),
-                original_max_position=int(
-                    positive(merged, "original_max_position_embeddings", source)
-                ),
+                original_max_position=count(merged, "original_max_position_embeddings", source),
             )
         raise ConfigError(
             f"{source}: rope type {kind!r} is not supported",
@@ -109,7 +109,6 @@ class AttentionConfig:
 class DecoderConfig:
     """A dense decoder: Llama, SmolLM, Mistral, Qwen2 or Qwen3."""
 
-    family: str
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -121,7 +120,6 @@ class DecoderConfig:
     tie_word_embeddings: bool
     mlp_bias: bool = False
     eos_token_ids: tuple[int, ...] = ()
-    dtype: str = "float32"
 
     @classmethod
     def from_folder(cls, folder: Path) -> DecoderConfig:
@@ -145,51 +143,42 @@ class DecoderConfig:
                 f"{source}: unsupported architecture {list(architectures)}",
                 hint=f"supported: {', '.join(sorted(SUPPORTED_ARCHITECTURES))}",
             )
-        if config.get("hidden_act", "silu") != "silu":
-            raise ConfigError(
-                f"{source}: hidden_act {config['hidden_act']!r} is not supported, expected 'silu'"
-            )
-        hidden = int(positive(config, "hidden_size", source))
-        heads = int(positive(config, "num_attention_heads", source))
+        require_silu(config, source)
         return cls(
-            family=family,
-            vocab_size=int(positive(config, "vocab_size", source)),
-            hidden_size=hidden,
-            intermediate_size=int(positive(config, "intermediate_size", source)),
-            num_layers=int(positive(config, "num_hidden_layers", source)),
-            attention=attention_config(config, family, hidden, heads, source),
+            vocab_size=count(config, "vocab_size", source),
+            hidden_size=count(config, "hidden_size", source),
+            intermediate_size=count(config, "intermediate_size", source),
+            num_layers=count(config, "num_hidden_layers", source),
+            attention=attention_config(config, family, source),
             rope=RopeConfig.from_config(config, source),
             rms_norm_eps=positive(config, "rms_norm_eps", source),
             max_position=_context_length(config, family, source),
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
             mlp_bias=bool(config.get("mlp_bias", False)),
-            eos_token_ids=_token_ids(config.get("eos_token_id")),
-            dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
+            eos_token_ids=_eos_token_ids(config, source),
         )
 
 
-def attention_config(
-    config: Mapping[str, Any], family: str, hidden: int, heads: int, source: str
-) -> AttentionConfig:
-    kv_heads = int(config.get("num_key_value_heads") or heads)
+def attention_config(config: Mapping[str, Any], family: str, source: str) -> AttentionConfig:
+    """What the layers of a target or a head attend with."""
+    hidden = count(config, "hidden_size", source)
+    heads = count(config, "num_attention_heads", source)
+    kv_heads = count(config, "num_key_value_heads", source, default=heads)
     if heads % kv_heads:
         raise ConfigError(
             f"{source}: num_attention_heads {heads} is not a multiple of "
             f"num_key_value_heads {kv_heads}"
         )
-    head_dim = config.get("head_dim")
-    if head_dim is None:
-        if hidden % heads:
-            raise ConfigError(
-                f"{source}: hidden_size {hidden} is not a multiple of num_attention_heads {heads}",
-                hint="set head_dim in the configuration",
-            )
-        head_dim = hidden // heads
+    if config.get("head_dim") is None and hidden % heads:
+        raise ConfigError(
+            f"{source}: hidden_size {hidden} is not a multiple of num_attention_heads {heads}",
+            hint="set head_dim in the configuration",
+        )
     bias = bool(config.get("attention_bias", False))
     return AttentionConfig(
         num_heads=heads,
         num_kv_heads=kv_heads,
-        head_dim=int(head_dim),
+        head_dim=count(config, "head_dim", source, default=hidden // heads),
         qkv_bias=bias or family == "qwen2",
         output_bias=bias,
         qk_norm=family == "qwen3",
@@ -201,13 +190,13 @@ def _context_length(config: Mapping[str, Any], family: str, source: str) -> int:
 
     A sliding window limits it: inside the window sliding and full attention are the same thing.
     """
-    length = int(positive(config, "max_position_embeddings", source))
-    window = config.get("sliding_window")
+    length = count(config, "max_position_embeddings", source)
     windowed = family == "mistral" or bool(config.get("use_sliding_window", False))
-    return min(length, int(window)) if window and windowed else length
+    return min(length, count(config, "sliding_window", source, length)) if windowed else length
 
 
 def positive(config: Mapping[str, Any], key: str, source: str) -> float:
+    """A number above zero."""
     value = config.get(key)
     if value is None:
         raise ConfigError(f"{source}: missing key {key!r}")
@@ -216,10 +205,39 @@ def positive(config: Mapping[str, Any], key: str, source: str) -> float:
     return float(value)
 
 
-def _token_ids(value: Any) -> tuple[int, ...]:
+def count(config: Mapping[str, Any], key: str, source: str, default: int | None = None) -> int:
+    """A whole number above zero; `default` where the key is missing or null."""
+    value = config.get(key)
+    if value is None and default is not None:
+        return default
+    if not positive(config, key, source).is_integer():
+        raise ConfigError(f"{source}: {key} is {value!r}, expected a whole number")
+    return int(config[key])
+
+
+def section(config: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
+    """An object inside the configuration; empty where the key is missing or null."""
+    value = config.get(key)
     if value is None:
-        return ()
-    return tuple(int(v) for v in value) if isinstance(value, list) else (int(value),)
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{source}: {key} is {value!r}, expected an object")
+    return value
+
+
+def require_silu(config: Mapping[str, Any], source: str) -> None:
+    """Refuses another activation than the one that is implemented."""
+    found = config.get("hidden_act", "silu")
+    if found != "silu":
+        raise ConfigError(f"{source}: hidden_act is {found!r}, expected 'silu'")
+
+
+def _eos_token_ids(config: Mapping[str, Any], source: str) -> tuple[int, ...]:
+    value = config.get("eos_token_id")
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(is_integer(i, 0, 2**31 - 1) for i in ids):
+        raise ConfigError(f"{source}: eos_token_id is {value!r}, expected a token id or several")
+    return tuple(ids)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -231,7 +249,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist", hint="is this a model folder?") from None
+        raise ConfigError(f"{path} does not exist", hint="is this the right folder?") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -98,6 +99,24 @@ class WeightReader:
             return self._tensors[name]
         except KeyError:
             raise CheckpointError(f"{self.folder}: tensor {name!r} is missing") from None
+
+
+def weights_digest(folder: Path) -> str:
+    """SHA-256 over the SHA-256 of each safetensors file of a folder, in name order.
+
+    A file that `checksums.json` lists (the demo target has one) with its size is not read.
+    """
+    listing = folder / "checksums.json"
+    recorded = read_json(listing).get("files", {}) if listing.exists() else {}
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        entry = recorded.get(path.name, {})
+        if entry.get("size") == path.stat().st_size:
+            digest.update(bytes.fromhex(entry["sha256"]))
+        else:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -24,6 +24,12 @@ SIBLINGS = {"tree": 8, "chain": 1}
 """Candidates of a depth, by the shape of the drafts."""
 
 
+def check_draft_shape(shape: str) -> None:
+    """Raises `ConfigError` for a shape that is not known."""
+    if shape not in SIBLINGS:
+        raise ConfigError(f"draft_shape is {shape!r}, expected {' or '.join(SIBLINGS)}")
+
+
 class PEagleProposer:
     """Drafts K tokens in one pass of a P-EAGLE head.
 
@@ -43,8 +49,7 @@ class PEagleProposer:
         Raises:
             ConfigError: another shape.
         """
-        if shape not in SIBLINGS:
-            raise ConfigError(f"draft_shape is {shape!r}, expected {' or '.join(SIBLINGS)}")
+        check_draft_shape(shape)
         self.head = head
         self.taps = head.taps
         self.invalid_windows = 0

@@ -18,7 +18,7 @@ from peagle.backends import select_backend
 from peagle.errors import ConfigError, DatasetError
 from peagle.files import make_folder, write_atomically
 from peagle.models.llama import Decoder
-from peagle.models.weights import WeightReader
+from peagle.models.weights import WeightReader, weights_digest
 from peagle.train.config import TrainConfig
 from peagle.train.corpus import Corpus, CorpusSpec, Sample
 from peagle.train.evaluate import teacher_forced_acceptance
@@ -249,15 +249,6 @@ def _build(
 def choose_draft_vocab(counts: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
     """The `size` most frequent ids, ascending; ties go to the lower id."""
     return np.sort(np.argsort(-counts, kind="stable")[:size])
-
-
-def weights_digest(folder: Path) -> str:
-    """SHA-256 over the safetensors files of a folder, in name order."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
 
 
 def model_card(target: str, config: TrainConfig, result: TrainResult, prompt_source: str) -> str:

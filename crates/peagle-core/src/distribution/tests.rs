@@ -284,15 +284,23 @@ fn extreme_temperatures_stay_finite() {
 }
 
 #[test]
-fn improbable_tokens_are_still_drawn() {
-    // Two tokens with 2^-30 of the mass each: 32 bits of noise would be too coarse for their ratio.
-    let tiny = (-30.0 * std::f64::consts::LN_2) as f32;
-    let only_tiny = [f32::NEG_INFINITY, tiny, tiny];
-    let tokens: Vec<i32> = (0..200)
-        .map(|seed| draw_f32(&only_tiny, &PLAIN, seed, 0).unwrap().token)
-        .collect();
-    let ones = tokens.iter().filter(|&&token| token == 1).count();
-    assert!((60..140).contains(&ones), "{ones}");
+fn improbable_tokens_win_exactly_when_their_noise_says_so() {
+    let (key, position) = (NoiseKey::new(9, 0, Purpose::Sample), 4);
+    let noise = |token: usize| key.exponential(token as u32, position);
+    let rare = (1..100_000)
+        .min_by(|&a, &b| noise(a).total_cmp(&noise(b)))
+        .unwrap();
+    assert!(noise(rare) < 1e-4);
+    let edge = (noise(rare) / noise(0)).ln();
+    for (shift, winner) in [(1e-3, rare), (-1e-3, 0)] {
+        let mut logits = vec![f32::NEG_INFINITY; 100_000];
+        logits[0] = 0.0;
+        logits[rare] = (edge + shift) as f32;
+        for sampling in [PLAIN, Sampling { top_k: 2, ..PLAIN }] {
+            let drawn = draw_f32(&logits, &sampling, 9, position as i32).unwrap();
+            assert_eq!(drawn.token as usize, winner);
+        }
+    }
 }
 
 #[test]
