@@ -126,15 +126,15 @@ mod tests {
     #[test]
     fn bits_are_as_specified() {
         let cases: [(u64, u32, Purpose, u32, u32, u64); 3] = [
-            (0x0, 0, Purpose::Sample, 0, 0, 0xf84e83122fef64f3),
-            (0x2a, 0, Purpose::Sample, 1234, 7, 0x1c1f412c6c1c56c1),
+            (0x0, 0, Purpose::Sample, 0, 0, 0xf84e_8312_2fef_64f3),
+            (0x2a, 0, Purpose::Sample, 1234, 7, 0x1c1f_412c_6c1c_56c1),
             (
-                0xdeadbeefcafef00d,
+                0xdead_beef_cafe_f00d,
                 3,
                 Purpose::Draft,
                 151935,
                 131071,
-                0x13a88137519c9eaf,
+                0x13a8_8137_519c_9eaf,
             ),
         ];
         for (seed, sample, purpose, token, position, expected) in cases {
