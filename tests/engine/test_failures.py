@@ -251,7 +251,9 @@ def test_one_nan_costs_all_drafts_of_a_window_in_both_paths(folder: Path, depth:
 
         def forward(self, *arguments: Any) -> Any:
             logits = head.forward(*arguments)
-            logits[len(logits) - 3 + depth, 2] = np.nan
+            logits[depth : depth + 1, 2] = np.nan
+            if len(logits) <= depth:  # the last windows are shorter
+                logits[:, 2] = np.nan
             return logits
 
     proposer: Any = llm.engine.proposer
