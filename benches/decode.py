@@ -159,7 +159,7 @@ def transformers_sides(folder: Path) -> dict[str, Callable[[], Any]]:
     @torch.inference_mode()
     def step() -> Any:
         output = model(ids[:, :1], past_key_values=cache, use_cache=True)
-        cache.crop(CONTEXT)
+        cache.crop(-1)
         return output
 
     @torch.inference_mode()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -135,8 +137,45 @@ def test_bench_refuses_bad_ks(ks: str) -> None:
     assert_user_error(peagle("bench", f"--k={ks}", "--prompts", "demo"))
 
 
-def test_help_has_examples() -> None:
-    for command in ("generate", "demo", "bench", "train"):
-        done = peagle(command, "--help")
-        assert done.returncode == 0
-        assert "Usage" in done.stdout
+COMMANDS = ("generate", "demo", "bench", "train")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command: str) -> None:
+    done = peagle(command, "--help", env=os.environ | {"COLUMNS": "200"})
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+    assert f"Example: peagle {command} " in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_output_that_cannot_be_written_is_refused_before_the_run(
+    command: str, tmp_path: Path
+) -> None:
+    arguments = {"generate": ["hello"], "train": ["--out", str(tmp_path / "run")]}
+    (tmp_path / "file").touch()
+    for output in (tmp_path / "no" / "x.json", tmp_path, tmp_path / "file" / "x.json"):
+        # A target that is not there would be the next error.
+        target = [] if command == "demo" else ["--target", "/nowhere"]
+        done = peagle(command, *arguments.get(command, []), *target, "--output", str(output))
+        assert_user_error(done, str(output), "cannot be written")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
+
+
+def test_a_drawn_seed_is_printed_and_gives_the_same_text_again() -> None:
+    arguments = ["generate", "Name a colour.", "--temperature", "0.9", "--max-tokens", "12"]
+    drawn = peagle(*arguments)
+    assert drawn.returncode == 0, drawn.stderr
+    [seed] = re.findall(r"^seed (\d+)$", drawn.stderr, re.MULTILINE)
+    again = peagle(*arguments, "--seed", seed)
+    assert again.stdout == drawn.stdout
+    assert "seed" not in again.stderr
+
+
+def test_a_greedy_answer_and_json_print_no_seed_on_stderr() -> None:
+    greedy = peagle("generate", "Name a colour.", "--max-tokens", "4")
+    assert "seed" not in greedy.stderr
+    arguments = ["--temperature", "0.9", "--max-tokens", "4", "--json"]
+    as_json = peagle("generate", "Name a colour.", *arguments)
+    assert "seed" not in as_json.stderr
+    assert json.loads(as_json.stdout)["seed"] >= 0

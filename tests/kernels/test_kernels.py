@@ -193,7 +193,7 @@ class Paged:
         for start, table, links in zip(context, tables, parents, strict=True):
             depth: list[int] = []
             for i, parent in enumerate(links):
-                depth.append(0 if parent < 0 else depth[parent] + 1)
+                depth.append(depth[parent] + 1 if 0 <= parent < i else 0)
                 slots.append(
                     table[(start + i) // self.block] * self.block + (start + i) % self.block
                 )
