@@ -132,8 +132,8 @@ mod tests {
                 0xdead_beef_cafe_f00d,
                 3,
                 Purpose::Draft,
-                151935,
-                131071,
+                151_935,
+                131_071,
                 0x13a8_8137_519c_9eaf,
             ),
         ];
