@@ -4,7 +4,7 @@
 //! out work must cost well under a microsecond. Tasks are claimed one by one from an atomic
 //! word; the caller works too, and a worker that the system has put aside delays nobody
 //! unless it holds a task. Workers spin for a while after their last task, then park.
-//! `benches/kernels.rs` prints the cost of an empty region beside rayon's.
+
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
