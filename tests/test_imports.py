@@ -20,6 +20,7 @@ FORBIDDEN = {
     "verify": ("engine", "llm", "runner", "propose", "models", "heads", "train", "cli"),
     "engine": ("llm", "train", "cli", "tokenizer", "detokenizer", "stop_checker", "demo"),
     "train": ("engine", "llm", "runner", "propose", "verify", "cli"),
+    "config": ("llm", "train", "cli", "bench"),
     "llm": ("cli", "train", "bench"),
 }
 
