@@ -146,3 +146,14 @@ def test_the_digest_of_weights_is_that_of_their_files(tmp_path: Path) -> None:
     assert weights_digest(tmp_path) == expected
     (tmp_path / "a.safetensors").write_bytes(b"longer")
     assert weights_digest(tmp_path) != expected
+    # A list of another form says nothing.
+    (tmp_path / "a.safetensors").write_bytes(b"first")
+    for other in (
+        "[1]",
+        "{",
+        "{}",
+        '{"files": ["a.safetensors"]}',
+        '{"files": {"a.safetensors": 5}}',
+    ):
+        (tmp_path / "checksums.json").write_text(other)
+        assert weights_digest(tmp_path) == expected

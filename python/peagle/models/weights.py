@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from peagle.errors import CheckpointError
+from peagle.errors import CheckpointError, ConfigError
 from peagle.models.config import read_json
 
 
@@ -106,17 +106,24 @@ def weights_digest(folder: Path) -> str:
 
     A file that `checksums.json` lists (the demo target has one) with its size is not read.
     """
-    listing = folder / "checksums.json"
-    recorded = read_json(listing).get("files", {}) if listing.exists() else {}
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
-        entry = recorded.get(path.name, {})
-        if entry.get("size") == path.stat().st_size:
-            digest.update(bytes.fromhex(entry["sha256"]))
-        else:
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(_recorded_digest(path) or _file_digest(path))
     return digest.hexdigest()
+
+
+def _recorded_digest(path: Path) -> bytes | None:
+    listing = path.parent / "checksums.json"
+    try:
+        entry = read_json(listing)["files"][path.name]
+        return bytes.fromhex(entry["sha256"]) if entry["size"] == path.stat().st_size else None
+    except (ConfigError, LookupError, TypeError, ValueError):
+        return None  # no such list, or somebody else's
+
+
+def _file_digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _weight_files(folder: Path) -> list[Path]:
