@@ -30,15 +30,23 @@ LARGEST = 2**31 - 1
 
 def target_folder(model: str | Path) -> Path:
     """The folder of a target; `demo` is the demo target's."""
+    _check_path("model", model)
     return demo_target_dir() if str(model) == DEMO else Path(model)
 
 
 def head_folder(head: str | Path | None, model: str | Path) -> Path | None:
     """The folder of a head, if there is to be one; `auto` is the shipped head for the demo."""
+    if head is not None:
+        _check_path("head", head)
     name = str(head)
     if name == DEMO or (name == "auto" and str(model) == DEMO):
         return demo_head_dir()
     return None if head is None or name in ("none", "auto") else Path(head)
+
+
+def _check_path(name: str, value: object) -> None:
+    if not isinstance(value, str | Path):
+        raise ConfigError(f"{name} is {value!r}, expected a folder or {DEMO!r}")
 
 
 def engine_config(

@@ -345,6 +345,11 @@ class LLM:
             request.completion.finish_reason = "abort"
 
     def _add(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> _Request:
+        if not isinstance(params, SamplingParams):
+            raise ConfigError(
+                f"params is a {type(params).__name__}, expected one SamplingParams",
+                hint="the same parameters hold for all prompts of a call",
+            )
         ids = self._checked_ids(prompt_token_ids)
         checker = StopChecker(self.tokenizer, params.stop_strings) if self.tokenizer else None
         if checker is None and params.stop_strings:

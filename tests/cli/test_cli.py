@@ -179,3 +179,12 @@ def test_a_greedy_answer_and_json_print_no_seed_on_stderr() -> None:
     as_json = peagle("generate", "Name a colour.", *arguments)
     assert "seed" not in as_json.stderr
     assert json.loads(as_json.stdout)["seed"] >= 0
+
+
+def test_a_full_standard_output_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "peagle", "generate", "hi", "--max-tokens", "3"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "cannot be written" in done.stderr

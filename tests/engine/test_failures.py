@@ -328,3 +328,18 @@ def test_an_empty_list_of_prompts_gives_an_empty_list(llm: LLM) -> None:
 def test_the_core_refuses_an_empty_prompt_too(llm: LLM) -> None:
     with pytest.raises(EmptyPromptError):
         llm.engine.add(99, [], SamplingParams(), eos_token_ids=())
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, [SamplingParams()]], ids=["dict", "list"])
+def test_params_of_another_type_are_refused(llm: LLM, params: Any) -> None:
+    with pytest.raises(ConfigError, match="expected one SamplingParams"):
+        llm.generate(prompt(), params)
+    assert_idle(llm)
+
+
+@pytest.mark.parametrize("value", [5, True, b"demo"], ids=str)
+def test_a_folder_of_another_type_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match="model is"):
+        LLM(value)
+    with pytest.raises(ConfigError, match="head is"):
+        LLM("demo", head=value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 
@@ -23,5 +24,7 @@ for command in (generate, demo, bench, train):
 
 def main() -> None:
     """Entry point: logging to stderr, then the command."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s: %(message)s")
     app()

@@ -56,6 +56,10 @@ def user_errors(command: Callable[P, R]) -> Callable[P, R]:
             hint = f" ({error.hint})" if error.hint else ""
             print(f"error: {error}{hint}", file=sys.stderr)  # noqa: T201
             raise typer.Exit(USER_ERROR) from None
+        except OSError as error:
+            # Standard output: files are written through `peagle.files`, which names them.
+            print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)  # noqa: T201
+            os._exit(USER_ERROR)  # an ordinary exit would try to write the rest again
 
     return wrapped
 
