@@ -37,20 +37,35 @@ pub trait Lanes: Pod + Default + std::fmt::Debug + Send + Sync {
     /// What one step of a linear reads of one row: a number, or a pair of bfloat16 numbers.
     type X<S: Simd>: Pod + Send + Sync;
 
+    /// What one step multiplies it with, for sixteen columns.
+    type Cells<S: Simd>: Copy;
+
     /// Columns of `x` (rows of a panel, too) that one step consumes.
     const STEP: usize;
 
     /// Load sixteen numbers as `f32` lanes.
     fn load<S: Simd>(s: S, from: &[Self; 16]) -> S::V;
 
-    /// Put `row` (`[K]`) into every `stride`-th place of `to`, zero-padded to whole steps.
-    fn pack_row<S: Simd>(s: S, row: &[Self], to: &mut [Self::X<S>], stride: usize);
+    /// Turn columns of a row into what steps read; the last step may be short of columns.
+    fn pack_row<S: Simd>(s: S, row: &[Self], to: &mut [Self::X<S>]);
 
     /// Interleave `STEP` weights of one output column into a 32-bit cell of a panel.
     fn pack_cell(column: &[Self]) -> u32;
 
-    /// `acc[r] += x[r] * w`, the only arithmetic of a linear.
-    fn step<S: Simd, const R: usize>(s: S, w: &[u32; 16], x: &[Self::X<S>; R], acc: &mut [S::V; R]);
+    /// One step of a panel's sixteen columns.
+    fn cells<S: Simd>(s: S, cells: &[u32; 16]) -> Self::Cells<S>;
+
+    /// The same out of `STEP` rows of sixteen numbers that are `stride` apart.
+    fn cells_of_rows<S: Simd>(s: S, rows: &[Self], stride: usize) -> Self::Cells<S>;
+
+    /// `acc + x * cells`: the only arithmetic of a linear, and of scores.
+    fn dot<S: Simd>(s: S, x: Self::X<S>, cells: Self::Cells<S>, acc: S::V) -> S::V;
+}
+
+/// The first sixteen numbers.
+#[inline(always)]
+pub(crate) fn sixteen<E>(from: &[E]) -> &[E; 16] {
+    from.first_chunk().expect("sixteen numbers")
 }
 
 impl Element for f32 {
@@ -69,6 +84,7 @@ impl Element for f32 {
 
 impl Lanes for f32 {
     type X<S: Simd> = f32;
+    type Cells<S: Simd> = S::V;
     const STEP: usize = 1;
 
     #[inline(always)]
@@ -77,10 +93,8 @@ impl Lanes for f32 {
     }
 
     #[inline(always)]
-    fn pack_row<S: Simd>(_: S, row: &[Self], to: &mut [f32], stride: usize) {
-        for (cell, &x) in to.iter_mut().step_by(stride).zip(row) {
-            *cell = x;
-        }
+    fn pack_row<S: Simd>(_: S, row: &[Self], to: &mut [f32]) {
+        to[..row.len()].copy_from_slice(row);
     }
 
     #[inline(always)]
@@ -89,11 +103,18 @@ impl Lanes for f32 {
     }
 
     #[inline(always)]
-    fn step<S: Simd, const R: usize>(s: S, w: &[u32; 16], x: &[f32; R], acc: &mut [S::V; R]) {
-        let w = s.load(bytemuck::cast_ref(w));
-        for (acc, &x) in acc.iter_mut().zip(x) {
-            *acc = s.mul_add(s.splat(x), w, *acc);
-        }
+    fn cells<S: Simd>(s: S, cells: &[u32; 16]) -> S::V {
+        s.load(bytemuck::cast_ref(cells))
+    }
+
+    #[inline(always)]
+    fn cells_of_rows<S: Simd>(s: S, rows: &[f32], _: usize) -> S::V {
+        s.load(sixteen(rows))
+    }
+
+    #[inline(always)]
+    fn dot<S: Simd>(s: S, x: f32, cells: S::V, acc: S::V) -> S::V {
+        s.mul_add(s.splat(x), cells, acc)
     }
 }
 
@@ -116,6 +137,7 @@ impl Element for Bf16 {
 
 impl Lanes for Bf16 {
     type X<S: Simd> = S::Pair;
+    type Cells<S: Simd> = S::Weights;
     const STEP: usize = 2;
 
     #[inline(always)]
@@ -124,14 +146,13 @@ impl Lanes for Bf16 {
     }
 
     #[inline(always)]
-    fn pack_row<S: Simd>(s: S, row: &[Self], to: &mut [S::Pair], stride: usize) {
+    fn pack_row<S: Simd>(s: S, row: &[Self], to: &mut [S::Pair]) {
         let (pairs, odd) = row.as_chunks::<2>();
-        let mut cells = to.iter_mut().step_by(stride);
-        for (pair, cell) in pairs.iter().zip(cells.by_ref()) {
+        for (cell, pair) in to.iter_mut().zip(pairs) {
             *cell = s.pair(pair[0].0, pair[1].0);
         }
-        if let (Some(cell), Some(last)) = (cells.next(), odd.first()) {
-            *cell = s.pair(last.0, 0);
+        if let Some(last) = odd.first() {
+            to[pairs.len()] = s.pair(last.0, 0);
         }
     }
 
@@ -142,10 +163,18 @@ impl Lanes for Bf16 {
     }
 
     #[inline(always)]
-    fn step<S: Simd, const R: usize>(s: S, w: &[u32; 16], x: &[S::Pair; R], acc: &mut [S::V; R]) {
-        let w = s.load_pairs(w);
-        for (acc, &x) in acc.iter_mut().zip(x) {
-            *acc = s.dot(x, w, *acc);
-        }
+    fn cells<S: Simd>(s: S, cells: &[u32; 16]) -> S::Weights {
+        s.load_pairs(cells)
+    }
+
+    #[inline(always)]
+    fn cells_of_rows<S: Simd>(s: S, rows: &[Self], stride: usize) -> S::Weights {
+        let (low, high) = (sixteen(rows), sixteen(&rows[stride..]));
+        s.join_pairs(bytemuck::cast_ref(low), bytemuck::cast_ref(high))
+    }
+
+    #[inline(always)]
+    fn dot<S: Simd>(s: S, x: S::Pair, cells: S::Weights, acc: S::V) -> S::V {
+        s.dot(x, cells, acc)
     }
 }

@@ -31,6 +31,6 @@ pub use element::{Bf16, Element};
 pub use error::KernelError;
 pub use linear::PackedLinear;
 pub use norm::{rms_norm, rms_norm_at};
-pub use pool::{Pool, num_threads, set_num_threads};
+pub use pool::{Claims, Pool, num_threads, set_num_threads};
 pub use simd::Level;
 pub use top::top_log_probs;

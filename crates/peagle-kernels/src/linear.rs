@@ -8,24 +8,21 @@ use std::ops::Range;
 use crate::element::Element;
 use crate::error::{KernelError, check_len};
 use crate::norm::{norm_row, silu_row};
-use crate::panel::{Panels, WIDTH};
-use crate::pool;
+use crate::panel::{Line, Panels, WIDTH};
+use crate::pool::{self, Claims};
 use crate::scratch::{Buffer, lend};
 use crate::shared::Shared;
 use crate::simd::{Dispatch, Level, Simd, Work};
-use crate::tile::{MAX_ROWS, multiply};
+use crate::tile::{MAX_ROWS, STEPS, multiply, padded};
 
 /// Packed activations are kept below this, so that they stay in the L2 cache.
 const BLOCK_BYTES: usize = 512 << 10;
 
-/// Tasks are cut so that each thread gets about this many, as far as [`MAX_GROUP`] allows.
-const TASKS_PER_THREAD: usize = 8;
+/// Panels that tile after tile meets while they stay in the L2 cache.
+const GROUP_BYTES: usize = 128 << 10;
 
-/// Most panels of a task: they stay in the L2 cache while tile after tile meets them.
-const MAX_GROUP: usize = 8;
-
-/// Numbers of `x` from which on packing is worth a parallel region.
-const PACK_ALONE: usize = 1 << 14;
+/// Most numbers of `x` that each thread packs for itself.
+const PACK_ALONE: usize = 1 << 15;
 
 /// `out = x W^T + b`, with `W` packed once.
 pub struct PackedLinear<E> {
@@ -203,7 +200,7 @@ impl<E: Element> PackedLinear<E> {
     }
 }
 
-/// Some rows of one call: they are packed first, then every panel meets all of them.
+/// Some rows of one call: they are packed, then every panel meets all of them.
 struct Call<'a, E> {
     linear: &'a PackedLinear<E>,
     x: &'a [E],
@@ -223,20 +220,32 @@ thread_local! {
 
 impl<E: Element> Dispatch for Call<'_, E> {
     fn run<S: Simd>(self, s: S) {
-        let steps = self.linear.k.div_ceil(E::STEP);
-        lend::<E::X<S>, _>(&PACKED, self.rows * steps, |packed| {
-            self.pack(s, packed);
-            let panels = self.linear.n.div_ceil(WIDTH);
-            let group = (panels / (TASKS_PER_THREAD * pool::num_threads())).clamp(1, MAX_GROUP);
-            pool::run(panels.div_ceil(group), |task| {
-                let panels = task * group..((task + 1) * group).min(panels);
+        let panels = self.linear.n.div_ceil(WIDTH);
+        let cells = self.rows * padded(self.linear.k.div_ceil(E::STEP));
+        let multiply = |packed: &[E::X<S>], claims: &mut Claims<'_>| {
+            for panels in claims {
                 s.enter(SomePanels::<S, E> {
                     call: &self,
                     packed,
                     panels,
                 });
+            }
+        };
+        if self.rows * self.linear.k <= PACK_ALONE {
+            // Each thread packs for itself: less work than to fetch it from another core.
+            pool::run_claims(panels, |claims| {
+                lend::<E::X<S>, _>(&PACKED, cells, |packed| {
+                    self.pack(s, 0..self.rows, Shared::new(packed));
+                    multiply(packed, claims);
+                });
             });
-        });
+        } else {
+            lend::<E::X<S>, _>(&PACKED, cells, |packed| {
+                let shared = Shared::new(packed);
+                pool::run(self.rows, |row| self.pack(s, row..row + 1, shared));
+                pool::run_claims(panels, |claims| multiply(packed, claims));
+            });
+        }
     }
 }
 
@@ -252,43 +261,30 @@ impl<E: Element> Call<'_, E> {
         self.rows * index / tiles..self.rows * (index + 1) / tiles
     }
 
-    /// Fill `packed`: tile after tile, inside a tile step after step, inside a step its rows.
-    fn pack<S: Simd>(&self, s: S, packed: &mut [E::X<S>]) {
-        let steps = self.linear.k.div_ceil(E::STEP);
-        let tiles = self.tiles::<S>();
-        let shared = Shared::new(packed);
-        let one = |index| {
-            let rows = self.tile::<S>(index);
-            // SAFETY: each tile has its own part.
-            let packed = unsafe { shared.part(rows.start * steps, rows.len() * steps) };
-            lend::<E, _>(&ROW, self.linear.k, |row| {
-                // Entered here: a closure does not have the level's instructions.
-                s.enter(OneTile::<S, E> {
-                    call: self,
-                    rows,
-                    packed,
-                    row,
-                });
+    /// Fill the places of some rows in `packed`: tile after tile, inside as [`multiply`] wants.
+    fn pack<S: Simd>(&self, s: S, rows: Range<usize>, packed: Shared<'_, E::X<S>>) {
+        lend::<E, _>(&ROW, self.linear.k, |buffer| {
+            // Entered here: a closure does not have the level's instructions.
+            s.enter(SomeRows {
+                call: self,
+                rows,
+                packed,
+                buffer,
             });
-        };
-        if self.rows * self.linear.k < PACK_ALONE {
-            (0..tiles).for_each(one);
-        } else {
-            pool::run(tiles, one);
-        }
+        });
     }
 }
 
-/// Pack the rows of one tile.
-struct OneTile<'a, S: Simd, E: Element> {
+/// Pack some rows.
+struct SomeRows<'a, S: Simd, E: Element> {
     call: &'a Call<'a, E>,
     rows: Range<usize>,
-    packed: &'a mut [E::X<S>],
+    packed: Shared<'a, E::X<S>>,
     /// A row after its [`Input`] operation.
-    row: &'a mut [E],
+    buffer: &'a mut [E],
 }
 
-impl<S: Simd, E: Element> Work<S> for OneTile<'_, S, E> {
+impl<S: Simd, E: Element> Work<S> for SomeRows<'_, S, E> {
     type Output = ();
 
     #[inline(always)]
@@ -297,23 +293,32 @@ impl<S: Simd, E: Element> Work<S> for OneTile<'_, S, E> {
             call,
             rows,
             packed,
-            row,
+            buffer,
         } = self;
         let k = call.linear.k;
-        let count = rows.len();
-        for (r, index) in rows.enumerate() {
-            let to = &mut packed[r..];
-            match call.input {
-                Input::Plain => {
-                    E::pack_row(s, &call.x[index * k..][..k], to, count);
-                    continue;
-                }
-                Input::Norm { weight, eps } => {
-                    norm_row(s, &call.x[index * k..][..k], weight, eps, row);
-                }
-                Input::Silu => silu_row(s, &call.x[index * 2 * k..][..2 * k], row),
+        let cells = padded(k.div_ceil(E::STEP));
+        let mut tile = 0;
+        for index in rows {
+            while index >= call.tile::<S>(tile).end {
+                tile += 1;
             }
-            E::pack_row(s, row, to, count);
+            let tile = call.tile::<S>(tile);
+            let row = match call.input {
+                Input::Plain => &call.x[index * k..][..k],
+                Input::Norm { weight, eps } => {
+                    norm_row(s, &call.x[index * k..][..k], weight, eps, buffer);
+                    &*buffer
+                }
+                Input::Silu => {
+                    silu_row(s, &call.x[index * 2 * k..][..2 * k], buffer);
+                    &*buffer
+                }
+            };
+            for (block, row) in row.chunks(STEPS * E::STEP).enumerate() {
+                let at = tile.start * cells + (block * tile.len() + index - tile.start) * STEPS;
+                // SAFETY: only this task has this row's part of a block.
+                E::pack_row(s, row, unsafe { packed.part(at, STEPS) });
+            }
         }
     }
 }
@@ -330,17 +335,23 @@ impl<S: Simd, E: Element> Work<S> for SomePanels<'_, S, E> {
 
     #[inline(always)]
     fn run(self, s: S) {
-        let call = self.call;
+        let Self {
+            call,
+            packed,
+            panels,
+        } = self;
         let steps = call.linear.k.div_ceil(E::STEP);
+        let cells = padded(steps);
+        let group = (GROUP_BYTES / size_of::<Line>() / steps).max(1);
         let mut sums = [[0.0; WIDTH]; MAX_ROWS];
-        for index in 0..call.tiles::<S>() {
-            let rows = call.tile::<S>(index);
-            let sums = &mut sums[..rows.len()];
-            let x = &self.packed[rows.start * steps..rows.end * steps];
-            for panel in self.panels.clone() {
-                multiply::<S, E>(s, call.linear.panels.get(panel), x, sums);
-                for (row, sums) in rows.clone().zip(&mut *sums) {
-                    call.finish(row, panel, sums);
+        for first in panels.clone().step_by(group) {
+            for index in 0..call.tiles::<S>() {
+                let rows = call.tile::<S>(index);
+                let sums = &mut sums[..rows.len()];
+                let x = &packed[rows.start * cells..rows.end * cells];
+                for panel in first..(first + group).min(panels.end) {
+                    multiply::<S, E>(s, call.linear.panels.get(panel), x, sums);
+                    call.finish(rows.start, panel, sums);
                 }
             }
         }
@@ -348,23 +359,36 @@ impl<S: Simd, E: Element> Work<S> for SomePanels<'_, S, E> {
 }
 
 impl<E: Element> Call<'_, E> {
-    /// Bias, residual, rounding and store of one row's columns of a panel.
+    /// Bias, residual, rounding and store of a panel's columns, of the rows from `first` on.
     #[inline(always)]
-    fn finish(&self, row: usize, panel: usize, sums: &mut [f32; WIDTH]) {
-        let first = panel * WIDTH;
-        let columns = WIDTH.min(self.linear.n - first);
+    fn finish(&self, first: usize, panel: usize, sums: &mut [[f32; WIDTH]]) {
+        let n = self.linear.n;
+        let column = panel * WIDTH;
+        let columns = WIDTH.min(n - column);
         if let Some(bias) = &self.linear.bias {
-            add(sums, &bias[first..]);
+            for sums in &mut *sums {
+                add(sums, &bias[column..]);
+            }
         }
-        let at = (self.first + row) * self.linear.n + first;
-        // SAFETY, thrice: only this task has these columns of this row.
+        let at = (self.first + first) * n + column;
+        // SAFETY, thrice: only this task has these columns of these rows.
         match self.output {
-            Output::Store(out) => round_to(unsafe { out.part(at, columns) }, sums),
-            Output::StoreF32(out) => copy_to(unsafe { out.part(at, columns) }, sums),
+            Output::Store(out) => {
+                for (i, sums) in sums.iter().enumerate() {
+                    round_to(unsafe { out.part(at + i * n, columns) }, sums);
+                }
+            }
+            Output::StoreF32(out) => {
+                for (i, sums) in sums.iter().enumerate() {
+                    copy_to(unsafe { out.part(at + i * n, columns) }, sums);
+                }
+            }
             Output::Add(out) => {
-                let out = unsafe { out.part(at, columns) };
-                add(sums, out);
-                round_to(out, sums);
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    let out = unsafe { out.part(at + i * n, columns) };
+                    add(sums, out);
+                    round_to(out, sums);
+                }
             }
         }
     }

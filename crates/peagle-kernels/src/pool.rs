@@ -1,11 +1,13 @@
 //! A fork-join pool for regions of tens of microseconds.
 //!
 //! One decode step of a small model is about 150 parallel regions of 50 to 100 us, so handing
-//! out work must cost well under a microsecond. Tasks are claimed one by one from an atomic
-//! word; the caller works too, and a worker that the system has put aside delays nobody
-//! unless it holds a task. Workers spin for a while after their last task, then park.
-
+//! out work must cost well under a microsecond. Tasks are claimed from an atomic word, many at
+//! first, one at the end; the caller works too, and a worker that the system has put aside
+//! delays nobody unless it holds a task. Workers spin for a while after their last task, then
+//! park.
+//! `benches/kernels.rs` prints the cost of an empty region beside rayon's.
 use std::any::Any;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -18,9 +20,37 @@ const SPIN: Duration = Duration::from_micros(150);
 /// Most tasks one region may have.
 const MAX_TASKS: usize = (1 << 24) - 1;
 
-/// What the workers call: `task(index)`.
+/// What each thread calls that got tasks.
 struct Job<'a> {
-    task: &'a (dyn Fn(usize) + Sync),
+    work: &'a (dyn Fn(&mut Claims<'_>) + Sync),
+}
+
+/// The tasks of one thread in one region: ranges of indices, claimed as they are asked for.
+pub struct Claims<'a> {
+    shared: Option<&'a Shared>,
+    next: Option<Range<usize>>,
+    claimed: usize,
+}
+
+impl Iterator for Claims<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        let range = self.next.take().or_else(|| self.shared?.claim())?;
+        self.claimed += range.len();
+        Some(range)
+    }
+}
+
+/// All of `0..tasks` on this thread.
+fn alone(tasks: usize, work: &(dyn Fn(&mut Claims<'_>) + Sync)) {
+    if tasks > 0 {
+        work(&mut Claims {
+            shared: None,
+            next: Some(0..tasks),
+            claimed: 0,
+        });
+    }
 }
 
 /// Keeps what is written by different threads on different cache lines.
@@ -28,7 +58,8 @@ struct Job<'a> {
 struct Line<T>(T);
 
 struct Shared {
-    /// `epoch << 48 | tasks << 24 | next`: a claim is a compare-and-swap that adds one.
+    threads: usize,
+    /// `epoch << 48 | tasks << 24 | next`: a claim is a compare-and-swap that adds to `next`.
     word: Line<AtomicU64>,
     /// Finished tasks of the current region.
     done: Line<AtomicUsize>,
@@ -49,42 +80,54 @@ pub struct Pool {
 }
 
 impl Shared {
-    /// Claim and run tasks until none is left.
-    fn work(&self) -> bool {
-        let mut worked = false;
+    /// Take some of the tasks that are left.
+    fn claim(&self) -> Option<Range<usize>> {
         let mut word = self.word.0.load(Ordering::SeqCst);
         loop {
             let (tasks, next) = (word as usize >> 24 & MAX_TASKS, word as usize & MAX_TASKS);
             if next >= tasks {
-                return worked;
+                return None;
             }
-            let claim =
-                self.word
-                    .0
-                    .compare_exchange(word, word + 1, Ordering::AcqRel, Ordering::Acquire);
-            if let Err(now) = claim {
-                word = now;
-                continue;
+            // An equal share of half of what is left: few claims, and an even end.
+            let share = (tasks - next).div_ceil(2 * self.threads);
+            let share = share.max((tasks / 32).min(4)).min(tasks - next);
+            let after = word + share as u64;
+            match self
+                .word
+                .0
+                .compare_exchange(word, after, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return Some(next..next + share),
+                Err(now) => word = now,
             }
-            worked = true;
-            self.call(next);
-            word = self.word.0.load(Ordering::Acquire);
         }
     }
 
-    /// Run the claimed task `index`, and count it even if it panics.
-    fn call(&self, index: usize) {
+    /// Claim and run tasks until none is left; whether there were any.
+    fn work(&self) -> bool {
+        let Some(first) = self.claim() else {
+            return false;
+        };
+        let mut claims = Claims {
+            shared: Some(self),
+            next: Some(first),
+            claimed: 0,
+        };
         let job = self.job.load(Ordering::Relaxed);
         let result = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: `Pool::run` keeps the job alive until every claimed task has been
-            // counted in `done`, and this one, claimed after the job was published, is not.
+            // SAFETY: `Pool::run` keeps the job alive until every task has been counted in
+            // `done`, and the first one here, claimed after the job was published, is not.
             let job = unsafe { &*job };
-            (job.task)(index);
+            (job.work)(&mut claims);
         }));
         if let Err(panic) = result {
             *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
         }
-        self.done.0.fetch_add(1, Ordering::Release);
+        // The region cannot end, nor the next one begin, before this. What a panic left
+        // unasked for counts as done, too.
+        claims.by_ref().for_each(drop);
+        self.done.0.fetch_add(claims.claimed, Ordering::Release);
+        true
     }
 }
 
@@ -96,7 +139,7 @@ impl Shared {
             if self.stop.load(Ordering::Relaxed) || idle.elapsed() > SPIN {
                 return false;
             }
-            for _ in 0..32 {
+            for _ in 0..8 {
                 std::hint::spin_loop();
             }
         }
@@ -124,7 +167,9 @@ fn worker(shared: &Shared, parked: &AtomicBool) {
 impl Pool {
     /// A pool of `threads` threads, the caller's own among them.
     pub fn new(threads: usize) -> Self {
+        let threads = threads.max(1);
         let shared = Arc::new(Shared {
+            threads,
             word: Line(AtomicU64::new(0)),
             done: Line(AtomicUsize::new(0)),
             job: AtomicPtr::new(std::ptr::null_mut()),
@@ -140,7 +185,7 @@ impl Pool {
                 .expect("the system gives no more threads");
             Worker { parked, handle }
         };
-        let workers = (1..threads.max(1)).map(spawn).collect();
+        let workers = (1..threads).map(spawn).collect();
         Self { shared, workers }
     }
 
@@ -149,17 +194,17 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Call `task(0)` .. `task(tasks - 1)`, each once, on any threads, and wait for all.
+    /// Call `work` on some threads, with claims that hand out each index of `0..tasks` once,
+    /// and wait. `work` must take all claims it gets.
     ///
-    /// A panic of a task is raised here once the region has ended.
-    pub fn run(&mut self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+    /// A panic of `work` is raised here once the region has ended.
+    pub fn run(&mut self, tasks: usize, work: &(dyn Fn(&mut Claims<'_>) + Sync)) {
         if tasks <= 1 || self.workers.is_empty() {
-            (0..tasks).for_each(task);
-            return;
+            return alone(tasks, work);
         }
         assert!(tasks <= MAX_TASKS, "{tasks} tasks in one region");
         let shared = &*self.shared;
-        let job = Job { task };
+        let job = Job { work };
         // SAFETY: only the lifetime changes, and this function returns (or unwinds) only
         // after `done` says that all tasks have been run; nobody reads the job after that.
         let job = std::ptr::from_ref(&job).cast::<Job<'static>>().cast_mut();
@@ -230,14 +275,20 @@ pub fn num_threads() -> usize {
     }
 }
 
-/// Run a region on the process's pool, or on this thread alone while another one uses it.
-pub(crate) fn run(tasks: usize, task: impl Fn(usize) + Sync) {
+/// Run a region on the process's pool, or on this thread alone while another one uses it:
+/// `work` as in [`Pool::run`].
+pub(crate) fn run_claims(tasks: usize, work: impl Fn(&mut Claims<'_>) + Sync) {
     if tasks > 1
         && let Ok(mut pool) = POOL.try_lock()
     {
         return pool
             .get_or_insert_with(|| Pool::new(num_threads()))
-            .run(tasks, &task);
+            .run(tasks, &work);
     }
-    (0..tasks).for_each(task);
+    alone(tasks, &work);
+}
+
+/// Call `task(0)` .. `task(tasks - 1)`, each once, on any threads, and wait.
+pub(crate) fn run(tasks: usize, task: impl Fn(usize) + Sync) {
+    run_claims(tasks, |claims| claims.flatten().for_each(&task));
 }

@@ -9,11 +9,20 @@ pub(crate) const MAX_ROWS: usize = 28;
 /// How far ahead of its use a line of weights is called to the L2 cache, in bytes.
 const AHEAD: usize = 8192;
 
+/// Steps of a block of packed activations.
+pub(crate) const STEPS: usize = 128;
+
+/// Cells of a packed row of `steps` steps.
+pub(crate) fn padded(steps: usize) -> usize {
+    steps.next_multiple_of(STEPS)
+}
+
 /// `sums[r][c] = sum over k of x[r][k] * w[k][c]` for the rows of one packed tile.
 ///
-/// `x` holds the rows interleaved: step, then row. Every sum runs over k upwards, one
-/// accumulator, whatever `sums.len()` is: this is why a row's bits do not depend on the
-/// number of rows. Rows: 1 to `S::MAX_ROWS`.
+/// `x` holds blocks of [`STEPS`] steps, and in a block row after row, so that the rows of a
+/// tile are a constant distance apart. Every sum runs over k upwards, one accumulator,
+/// whatever `sums.len()` is: this is why a row's bits do not depend on the number of rows.
+/// Rows: 1 to `S::MAX_ROWS`.
 ///
 /// One vector of columns is enough: a broadcast costs no more than the product it feeds, so
 /// many rows by one vector run at the peak, and a panel that comes from memory is read once
@@ -47,11 +56,17 @@ fn rows<S: Simd, E: Element, const R: usize>(
     sums: &mut [[f32; 16]; R],
 ) {
     let mut acc = [s.splat(0.0); R];
-    for (line, x) in panel.iter().zip(x.as_chunks::<R>().0) {
-        if R > 4 {
-            s.prefetch(line, AHEAD);
+    let (x, _) = x.as_chunks::<STEPS>();
+    for (lines, x) in panel.chunks(STEPS).zip(x.as_chunks::<R>().0) {
+        for (step, line) in lines.iter().enumerate().take(STEPS) {
+            if R > 4 {
+                s.prefetch(line, AHEAD);
+            }
+            let cells = E::cells(s, &line.0);
+            for (acc, x) in acc.iter_mut().zip(x) {
+                *acc = E::dot(s, x[step], cells, *acc);
+            }
         }
-        E::step(s, &line.0, x, &mut acc);
     }
     for (sums, acc) in sums.iter_mut().zip(acc) {
         s.store(acc, sums);

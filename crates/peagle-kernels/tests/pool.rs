@@ -12,8 +12,10 @@ fn every_task_runs_once() {
         assert_eq!(pool.threads(), threads);
         for tasks in (0..40).chain([1000]) {
             let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
-            pool.run(tasks, &|task| {
-                counts[task].fetch_add(1, Ordering::Relaxed);
+            pool.run(tasks, &|claims| {
+                for task in claims.flatten() {
+                    counts[task].fetch_add(1, Ordering::Relaxed);
+                }
             });
             assert!(
                 counts
@@ -33,8 +35,8 @@ fn regions_follow_each_other_and_pauses() {
             // Long enough for the workers to park.
             std::thread::sleep(Duration::from_millis(2));
         }
-        pool.run(7, &|task| {
-            total.fetch_add(task, Ordering::Relaxed);
+        pool.run(7, &|claims| {
+            total.fetch_add(claims.flatten().sum(), Ordering::Relaxed);
         });
     }
     assert_eq!(total.into_inner(), 2000 * 21);
@@ -43,18 +45,18 @@ fn regions_follow_each_other_and_pauses() {
 #[test]
 fn a_panic_ends_the_region_and_reaches_the_caller() {
     let mut pool = Pool::new(2);
-    let ran = AtomicUsize::new(0);
     let result = catch_unwind(AssertUnwindSafe(|| {
-        pool.run(10, &|task| {
-            ran.fetch_add(1, Ordering::Relaxed);
-            assert!(task != 3, "task three");
+        pool.run(10, &|claims| {
+            claims
+                .flatten()
+                .for_each(|task| assert!(task != 3, "three"));
         });
     }));
     let message = *result.unwrap_err().downcast::<&str>().unwrap();
-    assert_eq!(message, "task three");
-    assert_eq!(ran.load(Ordering::Relaxed), 10);
-    pool.run(10, &|_| {
-        ran.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(message, "three");
+    let ran = AtomicUsize::new(0);
+    pool.run(10, &|claims| {
+        ran.fetch_add(claims.flatten().count(), Ordering::Relaxed);
     });
-    assert_eq!(ran.into_inner(), 20);
+    assert_eq!(ran.into_inner(), 10);
 }

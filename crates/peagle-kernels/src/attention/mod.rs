@@ -12,8 +12,10 @@
 //!
 //! So a row of a tree, of a chunk or of a crowded batch has the bits of the same row computed
 //! alone after a plain prefill.
+mod path;
 mod plan;
 mod rotate;
+mod softmax;
 mod tile;
 
 use crate::element::Element;
@@ -97,7 +99,7 @@ pub fn attention_at<E: Element>(
 const ROTATE_ALONE: usize = 128;
 
 thread_local! {
-    /// Rotated queries of the call that this thread makes, values of the dtype as `f32`.
+    /// Rotated queries of the call that this thread makes.
     static QUERIES: Buffer = const { Buffer::new(Vec::new()) };
 }
 
@@ -120,7 +122,7 @@ impl<E: Element> Dispatch for Call<'_, E> {
         } = self;
         let rows = input.slots.len();
         let width = shape.num_heads * shape.head_dim;
-        lend::<f32, _>(&QUERIES, rows * width, |queries| {
+        lend::<E, _>(&QUERIES, rows * width, |queries| {
             let targets = rotate::Targets {
                 queries: Shared::new(queries),
                 k_cache: Shared::new(k_cache),
@@ -153,6 +155,7 @@ impl<E: Element> Dispatch for Call<'_, E> {
                     tile::OneTile {
                         read: &read,
                         tile,
+                        request: input.request(tile.request),
                         out,
                     }
                     .run(s);

@@ -9,8 +9,8 @@ use crate::simd::{Simd, Work};
 /// Where the results go.
 #[derive(Clone, Copy)]
 pub(super) struct Targets<'a, E> {
-    /// `[T, Hq * D]`, values already rounded to the dtype.
-    pub(super) queries: Shared<'a, f32>,
+    /// `[T, Hq * D]`
+    pub(super) queries: Shared<'a, E>,
     pub(super) k_cache: Shared<'a, E>,
     pub(super) v_cache: Shared<'a, E>,
 }
@@ -56,9 +56,7 @@ impl<E: Element> KvHead<'_, E> {
             let at = (row * shape.num_heads + query) * dim;
             // SAFETY: only this task has this key head's queries.
             let to = unsafe { self.targets.queries.part(at, dim) };
-            for (to, x) in to.iter_mut().zip(&*head) {
-                *to = x.to_f32();
-            }
+            to.copy_from_slice(head);
         }
         let key = (shape.num_heads + self.kv_head) * dim;
         normalise(s, &qkv[key..][..dim], input.k_norm, input.eps, head);
@@ -75,13 +73,10 @@ impl<E: Element> KvHead<'_, E> {
             cos: [0.0; MAX_DIM / 2],
             sin: [0.0; MAX_DIM / 2],
         };
-        let round = |to: &mut [f32], from: &[f32]| {
-            for (to, &from) in to.iter_mut().zip(&from[at..][..half]) {
-                *to = E::from_f32(from).to_f32();
-            }
-        };
-        round(&mut angle.cos, self.input.cos);
-        round(&mut angle.sin, self.input.sin);
+        for i in 0..half {
+            angle.cos[i] = round::<E>(self.input.cos[at + i]);
+            angle.sin[i] = round::<E>(self.input.sin[at + i]);
+        }
         angle
     }
 
@@ -114,11 +109,15 @@ fn normalise<S: Simd, E: Element>(s: S, x: &[E], weight: Option<&[E]>, eps: f32,
 /// Turn the pairs (i, i + D/2), rounding after each product and after the sum.
 #[inline(always)]
 fn rotate<E: Element>(head: &mut [E], angle: &Angle) {
-    let round = |x: f32| E::from_f32(x).to_f32();
     let (low, high) = head.split_at_mut(head.len() / 2);
     for (((low, high), &cos), &sin) in low.iter_mut().zip(high).zip(&angle.cos).zip(&angle.sin) {
         let (a, b) = (low.to_f32(), high.to_f32());
-        *low = E::from_f32(round(a * cos) + round(-b * sin));
-        *high = E::from_f32(round(b * cos) + round(a * sin));
+        *low = E::from_f32(round::<E>(a * cos) + round::<E>(-b * sin));
+        *high = E::from_f32(round::<E>(b * cos) + round::<E>(a * sin));
     }
+}
+
+#[inline(always)]
+fn round<E: Element>(x: f32) -> f32 {
+    E::from_f32(x).to_f32()
 }

@@ -1,15 +1,20 @@
 //! Scores, softmax and weighted values of the pairs of one tile.
+use std::ops::Range;
+
+use super::path::Path;
 use super::plan::{MAX_DIM, MAX_PAIRS, Request, Tile};
+use super::softmax::softmax;
 use super::{AttentionInput, AttentionShape};
-use crate::element::Element;
-use crate::math::{exp, max_lanes, sum_lanes};
+use crate::element::{Element, sixteen};
 use crate::scratch::{Buffer, lend};
 use crate::shared::Shared;
 use crate::simd::{Simd, Work};
 
 thread_local! {
-    /// Scores, then exponentials, of a tile: a row per pair, by path position.
+    /// Scores, then exponentials, of a tile: a row per pair, by path position. Then the sums.
     static SCORES: Buffer = const { Buffer::new(Vec::new()) };
+    /// Queries of some pairs, [`MAX_DIM`] apart.
+    static PACKED: Buffer = const { Buffer::new(Vec::new()) };
     /// Window rows on the path of one pair's row.
     static PATH: Buffer = const { Buffer::new(Vec::new()) };
 }
@@ -18,7 +23,7 @@ thread_local! {
 pub(super) struct Read<'a, E> {
     pub(super) shape: AttentionShape,
     pub(super) input: &'a AttentionInput<'a, E>,
-    pub(super) queries: &'a [f32],
+    pub(super) queries: &'a [E],
     pub(super) k_cache: &'a [E],
     pub(super) v_cache: &'a [E],
 }
@@ -27,38 +32,54 @@ pub(super) struct Read<'a, E> {
 pub(super) struct OneTile<'a, E> {
     pub(super) read: &'a Read<'a, E>,
     pub(super) tile: Tile,
+    pub(super) request: Request<'a>,
     pub(super) out: Shared<'a, E>,
 }
 
-/// Pairs whose accumulators, `vectors` for each, fit the registers.
-const fn most_pairs<S: Simd>(vectors: usize) -> usize {
-    let most = S::MAX_ROWS / vectors;
-    if most == 0 {
-        1
-    } else if most > MAX_PAIRS {
-        MAX_PAIRS
-    } else {
-        most
+/// Vectors of keys, or of values, that are multiplied at a time.
+const VECTORS: usize = 2;
+
+/// Pairs whose accumulators, [`VECTORS`] for each, fit the registers.
+const fn most_pairs<S: Simd>() -> usize {
+    match S::MAX_ROWS / VECTORS {
+        0 => 1,
+        most if most > MAX_PAIRS => MAX_PAIRS,
+        most => most,
     }
 }
 
-/// Weighted values of the pairs, not yet divided by the sums.
-type Sums = [[f32; MAX_DIM]; MAX_PAIRS];
+/// Slots ahead of which keys and values are called to the L2 cache.
+const AHEAD: usize = 64;
 
 impl<E: Element> OneTile<'_, E> {
     /// Borrows scratch, then attends compiled for the level of `s`.
     pub(super) fn run<S: Simd>(self, s: S) {
-        let request = self.read.input.request(self.tile.request);
+        let request = self.request;
         // Whole vectors, and not a multiple of a page, which would crowd the same cache sets.
         let stride = (request.context + request.rows).next_multiple_of(16) + 16;
-        lend::<f32, _>(&SCORES, self.tile.pairs * stride, |scores| {
-            lend::<u32, _>(&PATH, request.rows, |path| {
-                // Entered here: a closure does not have the level's instructions.
-                s.enter(Attend {
-                    tile: &self,
-                    request,
-                    scores: Scores { scores, stride },
-                    path,
+        let width = self.read.shape.head_dim.next_multiple_of(16);
+        let pairs = self.tile.pairs;
+        lend::<f32, _>(&SCORES, pairs * (stride + width), |floats| {
+            lend::<E::X<S>, _>(&PACKED, pairs * MAX_DIM, |packed| {
+                lend::<u32, _>(&PATH, request.rows, |path| {
+                    let (scores, sums) = floats.split_at_mut(pairs * stride);
+                    sums.fill(0.0);
+                    let sums = Rows {
+                        data: sums,
+                        stride: width,
+                    };
+                    let scores = Rows {
+                        data: scores,
+                        stride,
+                    };
+                    // Entered here: a closure does not have the level's instructions.
+                    s.enter(Attend {
+                        tile: &self,
+                        scores,
+                        sums,
+                        packed,
+                        path,
+                    });
                 });
             });
         });
@@ -66,39 +87,70 @@ impl<E: Element> OneTile<'_, E> {
 }
 
 /// The arithmetic of one tile, with its scratch.
-struct Attend<'a, E> {
+struct Attend<'a, S: Simd, E: Element> {
     tile: &'a OneTile<'a, E>,
-    request: Request<'a>,
-    scores: Scores<'a>,
+    scores: Rows<'a>,
+    /// Weighted values of the pairs, not yet divided by the sums of the weights.
+    sums: Rows<'a>,
+    /// Queries of some pairs, [`MAX_DIM`] apart.
+    packed: &'a mut [E::X<S>],
     path: &'a mut [u32],
 }
 
-impl<S: Simd, E: Element> Work<S> for Attend<'_, E> {
+impl<S: Simd, E: Element> Work<S> for Attend<'_, S, E> {
     type Output = ();
 
     #[inline(always)]
     fn run(self, s: S) {
-        self.tile.attend(s, self.request, self.scores, self.path);
+        let Self {
+            tile,
+            mut scores,
+            mut sums,
+            packed,
+            path,
+        } = self;
+        tile.attend(s, &mut scores, &mut sums, packed, path);
     }
 }
 
-/// `[pairs, stride]`
-struct Scores<'a> {
-    scores: &'a mut [f32],
+/// A row of numbers for each pair.
+struct Rows<'a> {
+    data: &'a mut [f32],
     stride: usize,
+}
+
+impl Rows<'_> {
+    #[inline(always)]
+    fn row(&mut self, pair: usize) -> &mut [f32] {
+        &mut self.data[pair * self.stride..][..self.stride]
+    }
+
+    /// Sixteen numbers of a row.
+    #[inline(always)]
+    fn sixteen(&mut self, pair: usize, at: usize) -> &mut [f32; 16] {
+        let part = self.data[pair * self.stride + at..].first_chunk_mut();
+        part.expect("sixteen numbers")
+    }
 }
 
 impl<E: Element> OneTile<'_, E> {
     #[inline(always)]
-    fn attend<S: Simd>(&self, s: S, request: Request<'_>, mut all: Scores<'_>, path: &mut [u32]) {
-        let (shape, tile, context) = (self.read.shape, self.tile, request.context);
+    fn attend<S: Simd>(
+        &self,
+        s: S,
+        all: &mut Rows<'_>,
+        sums: &mut Rows<'_>,
+        packed: &mut [E::X<S>],
+        path: &mut [u32],
+    ) {
+        let (shape, tile, context) = (self.read.shape, self.tile, self.request.context);
         let row_of = |pair: usize| (tile.first + pair) / shape.group();
         let key_start = self.read.input.key_start;
-        self.scores(s, request, key_start.min(context), &mut all);
+        self.scores(s, key_start.min(context), packed, all);
         let mut inverse = [0.0; MAX_PAIRS];
         for pair in 0..tile.pairs {
-            let scores = &mut all.scores[pair * all.stride..][..all.stride];
-            let path = Path::new(request, tile.chain, row_of(pair), path);
+            let scores = all.row(pair);
+            let path = Path::new(self.request, tile.chain, row_of(pair), path);
             if let Path::Tree(rows) = path {
                 for (depth, &row) in rows.iter().enumerate() {
                     scores[context + depth] = scores[context + row as usize];
@@ -109,13 +161,12 @@ impl<E: Element> OneTile<'_, E> {
         }
         // Keys that every pair sees are weighed together, the others pair by pair.
         let common = context + if tile.chain { row_of(0) + 1 } else { 0 };
-        let mut sums: Sums = [[0.0; MAX_DIM]; MAX_PAIRS];
         if key_start < common {
-            self.common_values(s, request, key_start..common, &all, &mut sums);
+            self.common_values(s, key_start..common, all, sums);
         }
         for pair in 0..tile.pairs {
-            let scores = &all.scores[pair * all.stride..][..all.stride];
-            let path = Path::new(request, tile.chain, row_of(pair), path);
+            let (weights, sums) = (all.row(pair), sums.row(pair));
+            let path = Path::new(self.request, tile.chain, row_of(pair), path);
             let end = context + path.len();
             let from = if key_start < common {
                 common
@@ -124,29 +175,23 @@ impl<E: Element> OneTile<'_, E> {
             };
             for position in from..end {
                 let slot = context + path.row(position - context);
-                self.add_value(s, request, slot, scores[position], &mut sums[pair]);
+                self.add_value(s, slot, weights[position], sums);
             }
-            self.store(
-                request.first + row_of(pair),
-                pair,
-                inverse[pair],
-                &sums[pair],
-            );
+            self.store(self.request.first + row_of(pair), pair, inverse[pair], sums);
         }
     }
 
     /// Scores of all pairs with the slots from `start` to the tile's last row.
     #[inline(always)]
-    fn scores<S: Simd>(&self, s: S, request: Request<'_>, start: usize, all: &mut Scores<'_>) {
-        let step = most_pairs::<S>(2);
+    fn scores<S: Simd>(&self, s: S, start: usize, packed: &mut [E::X<S>], all: &mut Rows<'_>) {
         let mut from = 0;
         while from < self.tile.pairs {
-            let pairs = step.min(self.tile.pairs - from);
+            let pairs = most_pairs::<S>().min(self.tile.pairs - from);
             macro_rules! by_pairs {
                 ($($pairs:literal)*) => {
                     match pairs {
-                        $($pairs if $pairs <= most_pairs::<S>(2) => {
-                            self.scores_of::<S, $pairs>(s, request, start, from, all);
+                        $($pairs if $pairs <= most_pairs::<S>() => {
+                            self.scores_of::<S, $pairs>(s, start, from, packed, all);
                         })*
                         _ => unreachable!("{pairs} pairs"),
                     }
@@ -162,82 +207,83 @@ impl<E: Element> OneTile<'_, E> {
     fn scores_of<S: Simd, const R: usize>(
         &self,
         s: S,
-        request: Request<'_>,
         start: usize,
         from: usize,
-        all: &mut Scores<'_>,
+        packed: &mut [E::X<S>],
+        all: &mut Rows<'_>,
     ) {
         let (shape, tile) = (self.read.shape, self.tile);
         let (dim, group) = (shape.head_dim, shape.group());
-        let mut queries = [[0.0; R]; MAX_DIM];
-        let queries = &mut queries[..dim];
         for r in 0..R {
             let pair = tile.first + from + r;
-            let row = request.first + pair / group;
+            let row = self.request.first + pair / group;
             let head = tile.kv_head * group + pair % group;
             let query = &self.read.queries[(row * shape.num_heads + head) * dim..][..dim];
-            for (to, &x) in queries.iter_mut().zip(query) {
-                to[r] = x;
-            }
+            E::pack_row(s, query, &mut packed[r * MAX_DIM..][..MAX_DIM]);
         }
+        // A constant distance apart, so that the products can address them.
+        let (queries, _) = packed.as_chunks::<MAX_DIM>();
+        let queries = queries.first_chunk::<R>().expect("R queries");
         let last = (tile.first + tile.pairs - 1) / group;
-        let end = (request.context + last + 1).div_ceil(16);
-        let mut vector = start / 16;
-        while vector < end {
-            let out = &mut all.scores[from * all.stride..];
-            let (out, at) = (out, vector * 16);
-            if vector + 1 < end {
-                let keys = [self.keys(request, at), self.keys(request, at + 16)];
-                self.dot::<S, R, 2>(s, queries, keys, &mut out[at..], all.stride);
-                vector += 2;
-            } else {
-                let keys = [self.keys(request, at)];
-                self.dot::<S, R, 1>(s, queries, keys, &mut out[at..], all.stride);
-                vector += 1;
-            }
+        let end = (self.request.context + last + 1).next_multiple_of(16);
+        let mut at = start / 16 * 16;
+        while at + 16 * VECTORS <= end {
+            self.dot::<S, R, VECTORS>(s, queries, at, end, from, all);
+            at += 16 * VECTORS;
+        }
+        if at < end {
+            self.dot::<S, R, 1>(s, queries, at, end, from, all);
         }
     }
 
     /// Keys of sixteen slots from `slot` on: number (d, slot) is at d * B + slot.
     #[inline(always)]
-    fn keys(&self, request: Request<'_>, slot: usize) -> &[E] {
+    fn keys(&self, slot: usize) -> &[E] {
         let shape = self.read.shape;
-        let block = request.blocks[slot / shape.block_size] as usize;
+        let block = self.request.blocks[slot / shape.block_size] as usize;
         let tile = (block * shape.num_kv_heads + self.tile.kv_head) * shape.tile();
         &self.read.k_cache[tile..][..shape.tile()][slot % shape.block_size..]
     }
 
-    /// `out[r][c] = scale * sum over d of queries[d][r] * keys[c][d]`, d upwards.
+    /// Scores of the pairs `from..from + R` with the slots `at..at + 16 * C`: the sum over d of
+    /// query times key, d upwards, times the scale.
     #[inline(always)]
     fn dot<S: Simd, const R: usize, const C: usize>(
         &self,
         s: S,
-        queries: &[[f32; R]],
-        keys: [&[E]; C],
-        out: &mut [f32],
-        stride: usize,
+        queries: &[[E::X<S>; MAX_DIM]; R],
+        at: usize,
+        end: usize,
+        from: usize,
+        all: &mut Rows<'_>,
     ) {
         let size = self.read.shape.block_size;
+        let mut keys: [&[E]; C] = [&[]; C];
+        let mut ahead: [&[E]; C] = [&[]; C];
+        for c in 0..C {
+            keys[c] = self.keys(at + c * 16);
+            let later = at + c * 16 + AHEAD;
+            ahead[c] = if later < end {
+                self.keys(later)
+            } else {
+                keys[c]
+            };
+        }
         let mut acc = [[s.splat(0.0); C]; R];
-        for (d, query) in queries.iter().enumerate() {
-            // A loop: the closure of `map` would not have the level's instructions.
-            let mut loaded = [s.splat(0.0); C];
+        for step in 0..(self.read.shape.head_dim / E::STEP).min(MAX_DIM) {
+            let d = step * E::STEP * size;
             for c in 0..C {
-                loaded[c] = E::load(s, sixteen(&keys[c][d * size..]));
-            }
-            for r in 0..R {
-                let x = s.splat(query[r]);
-                for c in 0..C {
-                    acc[r][c] = s.mul_add(x, loaded[c], acc[r][c]);
+                s.prefetch(&ahead[c][d], 0);
+                let cells = E::cells_of_rows(s, &keys[c][d..], size);
+                for r in 0..R {
+                    acc[r][c] = E::dot(s, queries[r][step], cells, acc[r][c]);
                 }
             }
         }
         let scale = s.splat(self.read.input.scale);
         for r in 0..R {
             for c in 0..C {
-                let to = out[r * stride + c * 16..]
-                    .first_chunk_mut()
-                    .expect("sixteen scores");
+                let to = all.sixteen(from + r, at + c * 16);
                 s.store(s.mul(acc[r][c], scale), to);
             }
         }
@@ -245,9 +291,9 @@ impl<E: Element> OneTile<'_, E> {
 
     /// Value of one slot.
     #[inline(always)]
-    fn value_at(&self, request: Request<'_>, slot: usize) -> usize {
+    fn value_at(&self, slot: usize) -> usize {
         let shape = self.read.shape;
-        let block = request.blocks[slot / shape.block_size] as usize;
+        let block = self.request.blocks[slot / shape.block_size] as usize;
         (block * shape.num_kv_heads + self.tile.kv_head) * shape.tile()
             + slot % shape.block_size * shape.head_dim
     }
@@ -257,60 +303,54 @@ impl<E: Element> OneTile<'_, E> {
     fn common_values<S: Simd>(
         &self,
         s: S,
-        request: Request<'_>,
-        range: std::ops::Range<usize>,
-        all: &Scores<'_>,
-        sums: &mut Sums,
+        range: Range<usize>,
+        all: &mut Rows<'_>,
+        sums: &mut Rows<'_>,
     ) {
-        let step = most_pairs::<S>(4);
         let mut from = 0;
         while from < self.tile.pairs {
-            let pairs = step.min(self.tile.pairs - from);
+            let pairs = most_pairs::<S>().min(self.tile.pairs - from);
             macro_rules! by_pairs {
                 ($($pairs:literal)*) => {
                     match pairs {
-                        $($pairs if $pairs <= most_pairs::<S>(4) => {
-                            let weights = std::array::from_fn(|r| {
-                                &all.scores[(from + r) * all.stride..][..all.stride]
-                            });
-                            let sums = sums[from..].first_chunk_mut().expect("pairs");
-                            self.values_of::<S, $pairs>(s, request, range.clone(), weights, sums);
+                        $($pairs if $pairs <= most_pairs::<S>() => {
+                            self.values_of::<S, $pairs>(s, range.clone(), from, all, sums);
                         })*
                         _ => unreachable!("{pairs} pairs"),
                     }
                 };
             }
-            by_pairs!(1 2 3 4 5 6 7);
+            by_pairs!(1 2 3 4 5 6 7 8 9 10 11 12);
             from += pairs;
         }
     }
 
-    /// [`Self::common_values`] for R pairs, as many vectors at a time as registers allow.
+    /// [`Self::common_values`] for the pairs `from..from + R`.
     #[inline(always)]
     fn values_of<S: Simd, const R: usize>(
         &self,
         s: S,
-        request: Request<'_>,
-        range: std::ops::Range<usize>,
-        weights: [&[f32]; R],
-        sums: &mut [[f32; MAX_DIM]; R],
+        range: Range<usize>,
+        from: usize,
+        all: &mut Rows<'_>,
+        sums: &mut Rows<'_>,
     ) {
         let dim = self.read.shape.head_dim;
         let mut d = 0;
-        while d + 64 <= dim {
-            self.weigh::<S, R, 4>(s, request, range.clone(), weights, d, sums);
-            d += 64;
+        while d + 16 * VECTORS <= dim {
+            self.weigh::<S, R, VECTORS>(s, range.clone(), from, d, all, sums);
+            d += 16 * VECTORS;
         }
-        while d + 16 <= dim {
-            self.weigh::<S, R, 1>(s, request, range.clone(), weights, d, sums);
+        if d + 16 <= dim {
+            self.weigh::<S, R, 1>(s, range.clone(), from, d, all, sums);
             d += 16;
         }
         if d < dim {
-            for (weights, sums) in weights.iter().zip(sums) {
+            for pair in from..from + R {
                 for p in range.clone() {
-                    let at = self.value_at(request, p) + d;
+                    let at = self.value_at(p) + d;
                     let value = load_part(s, &self.read.v_cache[at..][..dim - d]);
-                    add_scaled(s, weights[p], value, &mut sums[d..]);
+                    add_scaled(s, all.row(pair)[p], value, sums.sixteen(pair, d));
                 }
             }
         }
@@ -321,28 +361,36 @@ impl<E: Element> OneTile<'_, E> {
     fn weigh<S: Simd, const R: usize, const C: usize>(
         &self,
         s: S,
-        request: Request<'_>,
-        range: std::ops::Range<usize>,
-        weights: [&[f32]; R],
+        range: Range<usize>,
+        from: usize,
         d: usize,
-        sums: &mut [[f32; MAX_DIM]; R],
+        all: &mut Rows<'_>,
+        sums: &mut Rows<'_>,
     ) {
         let (size, dim) = (self.read.shape.block_size, self.read.shape.head_dim);
         let mut acc = [[s.splat(0.0); C]; R];
         let mut p = range.start;
         while p < range.end {
             let end = ((p / size + 1) * size).min(range.end);
-            let values = &self.read.v_cache[self.value_at(request, p)..][..(end - p) * dim];
-            let weights = weights.map(|weights| &weights[p..end]);
+            let values = &self.read.v_cache[self.value_at(p)..][..(end - p) * dim];
+            let later = if end + AHEAD <= range.end {
+                p + AHEAD
+            } else {
+                p
+            };
+            let ahead = &self.read.v_cache[self.value_at(later)..];
+            let mut weights: [&[f32]; R] = [&[]; R];
+            for r in 0..R {
+                weights[r] = &all.data[(from + r) * all.stride..][p..end];
+            }
             for (i, value) in values.chunks_exact(dim).enumerate() {
-                let mut loaded = [s.splat(0.0); C];
-                for c in 0..C {
-                    loaded[c] = E::load(s, sixteen(&value[d + c * 16..]));
+                for line in 0..(C * 16 * size_of::<E>()).div_ceil(64) {
+                    s.prefetch(&ahead[i * dim + d], 64 * line);
                 }
-                for r in 0..R {
-                    let x = s.splat(weights[r][i]);
-                    for c in 0..C {
-                        acc[r][c] = s.mul_add(x, loaded[c], acc[r][c]);
+                for c in 0..C {
+                    let value = E::load(s, sixteen(&value[d + c * 16..]));
+                    for r in 0..R {
+                        acc[r][c] = s.mul_add(s.splat(weights[r][i]), value, acc[r][c]);
                     }
                 }
             }
@@ -350,33 +398,23 @@ impl<E: Element> OneTile<'_, E> {
         }
         for r in 0..R {
             for c in 0..C {
-                let to = sums[r][d + c * 16..]
-                    .first_chunk_mut()
-                    .expect("sixteen sums");
-                s.store(acc[r][c], to);
+                s.store(acc[r][c], sums.sixteen(from + r, d + c * 16));
             }
         }
     }
 
     /// `sums += weight * value(slot)`
     #[inline(always)]
-    fn add_value<S: Simd>(
-        &self,
-        s: S,
-        request: Request<'_>,
-        slot: usize,
-        weight: f32,
-        sums: &mut [f32; MAX_DIM],
-    ) {
-        let value = &self.read.v_cache[self.value_at(request, slot)..][..self.read.shape.head_dim];
+    fn add_value<S: Simd>(&self, s: S, slot: usize, weight: f32, sums: &mut [f32]) {
+        let value = &self.read.v_cache[self.value_at(slot)..][..self.read.shape.head_dim];
         for (value, sums) in value.chunks(16).zip(sums.chunks_exact_mut(16)) {
-            add_scaled(s, weight, load_part(s, value), sums);
+            add_scaled(s, weight, load_part(s, value), sixteen_mut(sums));
         }
     }
 
     /// Divide by the sum of the weights, round, write.
     #[inline(always)]
-    fn store(&self, row: usize, pair: usize, inverse: f32, sums: &[f32; MAX_DIM]) {
+    fn store(&self, row: usize, pair: usize, inverse: f32, sums: &[f32]) {
         let shape = self.read.shape;
         let group = shape.group();
         let head = self.tile.kv_head * group + (self.tile.first + pair) % group;
@@ -389,52 +427,9 @@ impl<E: Element> OneTile<'_, E> {
     }
 }
 
-/// The window rows that a row attends to, itself last.
-#[derive(Clone, Copy)]
-enum Path<'a> {
-    /// The rows 0..length.
-    Chain(usize),
-    Tree(&'a [u32]),
-}
-
-impl<'a> Path<'a> {
-    /// The path of `row`, written to `buffer` if need be.
-    #[inline(always)]
-    fn new(request: Request<'_>, chain: bool, row: usize, buffer: &'a mut [u32]) -> Self {
-        if chain {
-            return Self::Chain(row + 1);
-        }
-        let mut free = buffer.len();
-        let mut next = row as i32;
-        while next >= 0 {
-            free -= 1;
-            buffer[free] = next as u32;
-            next = request.parents[next as usize];
-        }
-        Self::Tree(&buffer[free..])
-    }
-
-    #[inline(always)]
-    fn len(self) -> usize {
-        match self {
-            Self::Chain(length) => length,
-            Self::Tree(rows) => rows.len(),
-        }
-    }
-
-    /// The row at a depth.
-    #[inline(always)]
-    fn row(self, depth: usize) -> usize {
-        match self {
-            Self::Chain(_) => depth,
-            Self::Tree(rows) => rows[depth] as usize,
-        }
-    }
-}
-
 #[inline(always)]
-fn sixteen<E>(from: &[E]) -> &[E; 16] {
-    from.first_chunk().expect("sixteen numbers")
+fn sixteen_mut(from: &mut [f32]) -> &mut [f32; 16] {
+    from.first_chunk_mut().expect("sixteen numbers")
 }
 
 /// Up to sixteen numbers, then zeros.
@@ -448,36 +443,9 @@ fn load_part<S: Simd, E: Element>(s: S, from: &[E]) -> S::V {
     E::load(s, &part)
 }
 
-/// `sums[..16] += weight * value`
+/// `sums += weight * value`
 #[inline(always)]
-fn add_scaled<S: Simd>(s: S, weight: f32, value: S::V, sums: &mut [f32]) {
-    let sums = sums.first_chunk_mut().expect("sixteen sums");
+fn add_scaled<S: Simd>(s: S, weight: f32, value: S::V, sums: &mut [f32; 16]) {
     let sum = s.mul_add(s.splat(weight), value, s.load(sums));
     s.store(sum, sums);
-}
-
-/// Replace the scores of path positions `start..end` by e^(score - maximum); their sum.
-///
-/// Positions outside, as far as they share a vector with one inside, count as minus infinity.
-#[inline(always)]
-fn softmax<S: Simd>(s: S, scores: &mut [f32], start: usize, end: usize) -> f32 {
-    let (from, to) = (start / 16, end.div_ceil(16));
-    scores[from * 16..start].fill(f32::NEG_INFINITY);
-    scores[end..to * 16].fill(f32::NEG_INFINITY);
-    let vectors = &mut scores.as_chunks_mut::<16>().0[from..to];
-    let mut max = s.splat(f32::NEG_INFINITY);
-    for vector in &*vectors {
-        max = s.max(s.load(vector), max);
-    }
-    let mut lanes = [0.0; 16];
-    s.store(max, &mut lanes);
-    let max = s.splat(max_lanes(lanes));
-    let mut sum = s.splat(0.0);
-    for vector in vectors {
-        let e = exp(s, s.sub(s.load(vector), max));
-        s.store(e, vector);
-        sum = s.add(sum, e);
-    }
-    s.store(sum, &mut lanes);
-    sum_lanes(lanes)
 }

@@ -111,6 +111,11 @@ impl Simd for Baseline {
     }
 
     #[inline(always)]
+    fn join_pairs(self, low: &[u16; 16], high: &[u16; 16]) -> Self::Weights {
+        [self.load_bf16(low), self.load_bf16(high)]
+    }
+
+    #[inline(always)]
     fn dot(self, x: Self::Pair, w: Self::Weights, acc: Self::V) -> Self::V {
         let acc = self.mul_add(self.splat(x[0]), w[0], acc);
         self.mul_add(self.splat(x[1]), w[1], acc)

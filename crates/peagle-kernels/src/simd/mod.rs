@@ -52,6 +52,8 @@ pub trait Simd: Copy + Send + Sync {
     fn pair(self, low: u16, high: u16) -> Self::Pair;
     /// Sixteen pairs of weights from a panel.
     fn load_pairs(self, from: &[u32; 16]) -> Self::Weights;
+    /// Sixteen pairs from their halves.
+    fn join_pairs(self, low: &[u16; 16], high: &[u16; 16]) -> Self::Weights;
     /// Call the cache line `bytes` after `from`, which need not exist, to the L2 cache.
     fn prefetch<T>(self, from: &T, bytes: usize);
     /// `acc + x.low * w.low + x.high * w.high`, in one fixed order and rounding per level.

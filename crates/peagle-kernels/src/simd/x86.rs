@@ -8,10 +8,10 @@ use std::arch::x86_64::{
     _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepu16_epi32, _mm256_div_ps, _mm256_fmadd_ps,
     _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps,
     _mm256_slli_epi32, _mm256_sub_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512,
-    _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepu16_epi32,
-    _mm512_div_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_maskz_mov_ps, _mm512_max_ps,
-    _mm512_min_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32,
-    _mm512_sub_ps,
+    _mm512_castps_si512, _mm512_castsi256_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
+    _mm512_cvtepu16_epi32, _mm512_div_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_inserti64x4,
+    _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_permutexvar_epi16,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32, _mm512_sub_ps,
 };
 use std::mem::transmute;
 
@@ -202,11 +202,27 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn join_pairs(self, low: &[u16; 16], high: &[u16; 16]) -> Self::Weights {
+        [self.load_bf16(low), self.load_bf16(high)]
+    }
+
+    #[inline(always)]
     fn dot(self, x: [f32; 2], w: Self::Weights, acc: __m512) -> __m512 {
         let acc = self.mul_add(self.splat(x[0]), w[0], acc);
         self.mul_add(self.splat(x[1]), w[1], acc)
     }
 }
+
+/// The places i and 16 + i, a 16-bit half each.
+const INTERLEAVE: [u32; 16] = {
+    let mut places = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        places[i] = i as u32 | (16 + i as u32) << 16;
+        i += 1;
+    }
+    places
+};
 
 impl Simd for Avx512Bf16 {
     type V = __m512;
@@ -226,6 +242,19 @@ impl Simd for Avx512Bf16 {
     fn load_pairs(self, from: &[u32; 16]) -> __m512bh {
         // SAFETY: both sides are 64 bytes of plain data.
         unsafe { transmute::<[u32; 16], __m512bh>(*from) }
+    }
+
+    #[inline(always)]
+    fn join_pairs(self, low: &[u16; 16], high: &[u16; 16]) -> __m512bh {
+        // SAFETY: the token proves AVX-512F and AVX-512BW; 32 bytes of plain data each.
+        unsafe {
+            let low = transmute::<[u16; 16], __m256i>(*low);
+            let high = transmute::<[u16; 16], __m256i>(*high);
+            let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+            // Number i of the first half, then number i of the second.
+            let order = transmute::<[u32; 16], __m512i>(INTERLEAVE);
+            transmute::<__m512i, __m512bh>(_mm512_permutexvar_epi16(order, both))
+        }
     }
 
     #[inline(always)]
@@ -366,6 +395,11 @@ impl Simd for Avx2 {
                 [_mm256_castsi256_ps(high[0]), _mm256_castsi256_ps(high[1])],
             ]
         }
+    }
+
+    #[inline(always)]
+    fn join_pairs(self, low: &[u16; 16], high: &[u16; 16]) -> Self::Weights {
+        [self.load_bf16(low), self.load_bf16(high)]
     }
 
     #[inline(always)]
