@@ -181,6 +181,17 @@ def test_a_greedy_answer_and_json_print_no_seed_on_stderr() -> None:
     assert json.loads(as_json.stdout)["seed"] >= 0
 
 
+def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
+    command = [sys.executable, "-m", "peagle", "generate", "hi", "--max-tokens", "3", "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        stderr = process.stderr.read()
+    assert (process.returncode, stderr) == (141, "")
+
+
 def test_a_full_standard_output_is_one_line() -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "peagle", "generate", "hi", "--max-tokens", "3"]

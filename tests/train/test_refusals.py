@@ -132,6 +132,17 @@ def test_a_checkpoint_outlives_no_change_of_what_made_its_corpus(
             run(target, out, SHORT, prompts=chosen)
 
 
+@pytest.mark.parametrize("content", [b"", b"PK", b"not an archive at all"], ids=repr)
+def test_a_damaged_batch_of_answers_is_named(
+    target_folder: Path, out: Path, content: bytes
+) -> None:
+    damaged = next((out / "corpus").glob("batch-*.npz"))
+    damaged.write_bytes(content)
+    error = refusal(target_folder, out)
+    assert isinstance(error, DatasetError)
+    assert damaged.name in str(error)
+
+
 def test_too_few_prompts_are_refused(target_folder: Path, tmp_path: Path) -> None:
     error = refusal(target_folder, tmp_path / "out", replace(CONFIG, num_answers=13))
     assert "12 prompts, expected at least num_answers 13" in str(error)

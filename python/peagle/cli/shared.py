@@ -23,6 +23,8 @@ R = TypeVar("R")
 
 CHECK_FAILED = 1
 USER_ERROR = 2
+BROKEN_PIPE = 141
+"""What a shell reports of a program that a closed pipe ended."""
 
 Target = Annotated[str, typer.Option(help="Hugging Face model folder, or 'demo'.")]
 Head = Annotated[str, typer.Option(help="Head folder, 'demo', 'none', or 'auto'.")]
@@ -56,6 +58,8 @@ def user_errors(command: Callable[P, R]) -> Callable[P, R]:
             hint = f" ({error.hint})" if error.hint else ""
             print(f"error: {error}{hint}", file=sys.stderr)  # noqa: T201
             raise typer.Exit(USER_ERROR) from None
+        except BrokenPipeError:
+            os._exit(BROKEN_PIPE)  # whoever read standard output has seen enough
         except OSError as error:
             # Standard output: files are written through `peagle.files`, which names them.
             print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)  # noqa: T201

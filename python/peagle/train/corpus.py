@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -123,11 +124,15 @@ class Corpus:
     def load(self, index: int) -> list[Sample]:
         """The samples of batch `index`."""
         if index not in self._cache:
-            with np.load(self._path(index)) as arrays:
-                self._cache[index] = [
-                    Sample(ids, len(ids) - self.spec.answer_len)
-                    for ids in (arrays[name] for name in sorted(arrays.files))
-                ]
+            path = self._path(index)
+            try:
+                with np.load(path) as arrays:
+                    answers = [arrays[name] for name in sorted(arrays.files)]
+            except (ValueError, EOFError, BadZipFile) as error:
+                raise DatasetError(
+                    f"{path} cannot be read: {error}", hint="delete it: it is generated again"
+                ) from error
+            self._cache[index] = [Sample(ids, len(ids) - self.spec.answer_len) for ids in answers]
         return self._cache[index]
 
     def samples(self) -> list[Sample]:
