@@ -9,7 +9,15 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "python" / "peagle"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-CORE_USERS = {"engine", "verify", "errors", "backends.cpu", "backends.threads"}
+CORE_USERS = {
+    "engine",
+    "verify",
+    "errors",
+    "backends.cpu",
+    "backends.threads",
+    "check.drafters",
+    "check.trials",
+}
 
 FORBIDDEN = {
     "models": ("engine", "llm", "runner", "propose", "verify", "heads", "train", "cli"),
@@ -17,6 +25,8 @@ FORBIDDEN = {
     "backends": ("engine", "llm", "runner", "propose", "verify", "heads", "train", "cli"),
     "propose": ("engine", "llm", "runner", "verify", "train", "cli"),
     "runner": ("engine", "llm", "verify", "train", "cli"),
+    "sampling": ("engine", "llm", "runner", "propose", "verify", "models", "heads", "train", "cli"),
+    "check": ("train", "cli", "bench"),
     "verify": ("engine", "llm", "runner", "propose", "models", "heads", "train", "cli"),
     "engine": ("llm", "train", "cli", "tokenizer", "detokenizer", "stop_checker", "demo"),
     "train": ("engine", "llm", "runner", "propose", "verify", "cli"),

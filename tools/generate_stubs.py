@@ -32,12 +32,21 @@ import numpy.typing as npt
 
 _Int32 = npt.NDArray[np.int32]
 _Int64 = npt.NDArray[np.int64]
+_UInt32 = npt.NDArray[np.uint32]
+_UInt64 = npt.NDArray[np.uint64]
 _Float32 = npt.NDArray[np.float32]
+_Float64 = npt.NDArray[np.float64]
 # Numbers of the model's dtype: float32, or the bits of bfloat16 (and, for logits, float16).
 _Numbers = npt.NDArray[np.float32 | np.uint16]
 '''
 
-ARRAYS = {"int32": "_Int32", "int64": "_Int64", "float32": "_Float32"}
+ARRAYS = {
+    "int32": "_Int32",
+    "int64": "_Int64",
+    "uint32": "_UInt32",
+    "float32": "_Float32",
+    "float64": "_Float64",
+}
 
 ATTRIBUTES = {
     "Batch.num_requests": "int",
@@ -69,9 +78,12 @@ RETURNS = {
     "Scheduler.update": "StepOutput",
     "__len__": "int",
     "__new__": "Self",
+    "noise_bits": "_UInt64",
     "num_threads": "int",
+    "row_parameters": "RowParameters",
     "simd_level": "str",
     "verify": "Verdicts",
+    "verify_drawn_rows": "Verdicts",
 }
 
 PARAMETERS = {
@@ -87,6 +99,7 @@ PARAMETERS = {
     "dtype": "str",
     "eos_token_ids": "list[int]",
     "eps": "float",
+    "errors": "npt.NDArray[np.uint8]",
     "forward_f32.out": "_Float32",
     "forward_norm_f32.out": "_Float32",
     "gate_up": "_Numbers",
@@ -102,6 +115,9 @@ PARAMETERS = {
     "max_num_seqs": "int",
     "max_tokens": "int",
     "min_p": "float",
+    "near_ties": "npt.NDArray[np.bool_]",
+    "noise_bits.positions": "_UInt32",
+    "noise_bits.token_ids": "_UInt32",
     "norm_weight": "_Numbers",
     "num_blocks": "int",
     "num_heads": "int",
@@ -113,11 +129,13 @@ PARAMETERS = {
     "plan": "Plan",
     "positions": "_Int32",
     "prompt_token_ids": "_Int32",
+    "purpose": "int",
     "q_norm": "_Numbers | None",
     "qkv": "_Numbers",
     "query_start": "_Int32",
     "request_id": "int",
     "residual": "_Numbers",
+    "sample": "int",
     "scale": "float",
     "seed": "int",
     "sin": "_Float32",
@@ -204,7 +222,7 @@ def function(name: str, qualified: str, value: Any, indent: str) -> list[str]:
 
 def attribute(qualified: str, name: str, documentation: str | None) -> list[str]:
     """A read-only attribute."""
-    dtype = re.match(r"(int32|int64|float32)\b", documentation or "")
+    dtype = re.match(r"(u?int32|int64|float32|float64)\b", documentation or "")
     kind = ARRAYS[dtype[1]] if dtype else lookup(ATTRIBUTES, qualified)
     head = ["    @property", f"    def {name}(self) -> {kind}:"]
     return [*head, *(docstring(documentation, "        ") or ["        ..."])]

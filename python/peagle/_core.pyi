@@ -8,7 +8,10 @@ import numpy.typing as npt
 
 _Int32 = npt.NDArray[np.int32]
 _Int64 = npt.NDArray[np.int64]
+_UInt32 = npt.NDArray[np.uint32]
+_UInt64 = npt.NDArray[np.uint64]
 _Float32 = npt.NDArray[np.float32]
+_Float64 = npt.NDArray[np.float64]
 # Numbers of the model's dtype: float32, or the bits of bfloat16 (and, for logits, float16).
 _Numbers = npt.NDArray[np.float32 | np.uint16]
 
@@ -293,6 +296,34 @@ class RequestStep:
         """Committed tokens, cut at the end of the request; an end token is among them."""
 
 @final
+class RowParameters:
+    """What draws from the rows of a plan depend on besides the logits; L rows."""
+
+    @property
+    def keys(self) -> _UInt32:
+        """uint32 [L, 2]: the keys of the noise."""
+
+    @property
+    def min_p(self) -> _Float64:
+        """float64 [L]; 0 = none."""
+
+    @property
+    def positions(self) -> _Int32:
+        """int32 [L]: absolute positions of the tokens to be drawn."""
+
+    @property
+    def temperature(self) -> _Float64:
+        """float64 [L]; 0 = greedy."""
+
+    @property
+    def top_k(self) -> _Int64:
+        """int64 [L]; 0 = all."""
+
+    @property
+    def top_p(self) -> _Float64:
+        """float64 [L]; 1 = all."""
+
+@final
 class Scheduler:
     """Which rows the target computes next, and what became of them.
 
@@ -498,6 +529,19 @@ def copy_slots(k_cache: _Numbers, v_cache: _Numbers, src: _Int32, dst: _Int32) -
     Raises ValueError for a slot outside the cache.
     """
 
+def noise_bits(
+    seed: int,
+    sample: int,
+    purpose: int,
+    token_ids: _UInt32,
+    positions: _UInt32,
+) -> _UInt64:
+    """The 64 noise bits of each pair of a token and a position, uint64 [N].
+
+    `token_ids` and `positions` are uint32 [N]. `purpose` is 0 for the target's own sample, 1 for a
+    drafter's draw, 2 for the coin that accepts, 3 for the residual, 4 for the bonus token.
+    """
+
 def num_threads() -> int:
     """Threads the CPU kernels use; at first one per available core."""
 
@@ -506,6 +550,9 @@ def rms_norm(x: _Numbers, weight: _Numbers, eps: float, out: _Numbers) -> None:
 
     uint16 arrays are bfloat16. Raises ValueError for a wrong shape, TypeError for a wrong dtype.
     """
+
+def row_parameters(plan: Plan) -> RowParameters:
+    """The parameters of the rows of a plan that have logits, in order."""
 
 def set_num_threads(threads: int) -> None:
     """Threads the CPU kernels use from now on, the caller's among them. Bits do not depend on it."""
@@ -533,4 +580,18 @@ def verify(plan: Plan, logits: _Numbers, dtype: str) -> Verdicts:
 
     Raises TypeError for another array type, ValueError for another dtype or layout,
     ShapeMismatchError when the number of rows is not the plan's.
+    """
+
+def verify_drawn_rows(
+    plan: Plan,
+    token_ids: _Int32,
+    near_ties: npt.NDArray[np.bool_],
+    errors: npt.NDArray[np.uint8],
+) -> Verdicts:
+    """Walks each request's token tree over draws that were made on a device.
+
+    `token_ids` int32 [L], `near_ties` bool [L] and `errors` uint8 [L] are those of the plan's
+    `logits_rows`; an error is 0 for none, 1 for a NaN in the row, 2 for positive infinity, 3 for no
+    finite value, and counts only where the walk reaches it. Raises ShapeMismatchError for other
+    lengths, ValueError for another error code.
     """

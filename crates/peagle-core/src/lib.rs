@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod distribution;
+pub mod drawn;
 pub mod error;
 pub mod ids;
 pub mod kv;

@@ -35,6 +35,22 @@ pub enum Purpose {
     Bonus = 4,
 }
 
+impl Purpose {
+    /// All purposes; each one's number is its index.
+    pub const ALL: [Self; 5] = [
+        Self::Sample,
+        Self::Draft,
+        Self::Accept,
+        Self::Residual,
+        Self::Bonus,
+    ];
+
+    /// The purpose of a number, as the specification counts them.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.get(number as usize).copied()
+    }
+}
+
 /// The key of one stream of noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoiseKey([u32; 2]);
@@ -44,6 +60,11 @@ impl NoiseKey {
     pub fn new(seed: u64, sample: u32, purpose: Purpose) -> Self {
         let seed_words = [seed as u32, (seed >> 32) as u32];
         Self(threefry2x32(seed_words, [sample, purpose as u32]))
+    }
+
+    /// The two words of the key, for an implementation on another device.
+    pub fn words(self) -> [u32; 2] {
+        self.0
     }
 
     /// The 64 noise bits of a token at an absolute position.

@@ -5,6 +5,7 @@
 use pyo3::prelude::*;
 
 mod arrays;
+mod drawn;
 mod errors;
 mod kernels;
 mod scheduler;
@@ -15,5 +16,6 @@ mod verify;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
     scheduler::register(module)?;
+    drawn::register(module)?;
     kernels::register(module)
 }

@@ -36,7 +36,7 @@ pub(crate) struct Verdicts {
 }
 
 impl Verdicts {
-    fn new(py: Python<'_>, inner: core::Verdicts) -> PyResult<Self> {
+    pub(crate) fn new(py: Python<'_>, inner: core::Verdicts) -> PyResult<Self> {
         let failed = inner.request_ids.iter().zip(&inner.errors);
         let errors =
             failed.filter_map(|(id, error)| error.as_ref().map(|error| (id.0, error.to_string())));

@@ -1,4 +1,4 @@
-"""The command line: `peagle generate | demo | bench | train`."""
+"""The command line: `peagle generate | demo | bench | check | train`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from peagle.cli.check import check
 from peagle.cli.generate import generate
 from peagle.cli.measure import bench, demo
 from peagle.cli.train import train
@@ -18,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate, demo, bench, train):
+for command in (generate, demo, bench, check, train):
     app.command()(command)
 
 

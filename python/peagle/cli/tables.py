@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from peagle.check.report import CheckReport
     from peagle.demo.run import DemoReport
 
 
@@ -72,3 +73,20 @@ def print_bench(meta: dict[str, Any], results: list[dict[str, Any]]) -> None:
         f"{meta['simd']}"
     )
     console.print("* tokens a step, the target's own extra token included")
+
+
+def print_check(report: CheckReport) -> None:
+    """All cases; a control has passed if its fault was noticed."""
+    console = Console(highlight=False)
+    table = Table("case", "method", "statistic", "p-value", "")
+    for case in report.cases:
+        table.add_row(
+            case.name,
+            f"{case.method}, {case.drafts} {case.shape}",
+            f"{case.statistic:.4g}",
+            f"{case.p_value:.2g}",
+            ("noticed" if case.negative_control else "ok") if case.passed else "[red]FAILED[/red]",
+        )
+    console.print(table)
+    failed = sum(not case.passed for case in report.cases)
+    console.print(f"{len(report.cases)} cases, {failed or 'none'} failed")

@@ -1,0 +1,1 @@
+"""`peagle check`: tests of the sampler that a user actually runs."""
