@@ -105,6 +105,7 @@ class LLM:
         num_speculative_tokens: drafts a step (K); 0 is off. By default 5 with a head.
         draft_shape: `tree` puts the K drafts where the head expects most of them; `chain` takes
             its likeliest token at each of K depths. The text is the same.
+        transition: use the head's transition table, if it has one.
         max_model_len: longest context in tokens; by default the model's, at most 8192.
         max_num_seqs: requests that run together.
         max_num_batched_tokens: rows of a step.
@@ -126,6 +127,7 @@ class LLM:
         device: str = "cpu",
         num_speculative_tokens: int | None = None,
         draft_shape: str = "tree",
+        transition: bool = True,
         max_model_len: int | None = None,
         max_num_seqs: int = 16,
         max_num_batched_tokens: int = 512,
@@ -146,6 +148,8 @@ class LLM:
             num_kv_blocks=num_kv_blocks,
         )
         check_draft_shape(draft_shape)
+        if not isinstance(transition, bool):
+            raise ConfigError(f"transition is {transition!r}, expected True or False")
         self.max_model_len = sizes.max_model_len
         self.num_speculative_tokens = sizes.num_speculative_tokens
         backend = select_backend(device, dtype)
@@ -161,7 +165,9 @@ class LLM:
         self._eos_token_ids = eos_token_ids(folder, config, self.tokenizer)
         self.head: PEagleHead | None = None
         if head_dir is not None:
-            self.head = PEagleHead.load(head_dir, self.target, max_position=self.max_model_len)
+            self.head = PEagleHead.load(
+                head_dir, self.target, max_position=self.max_model_len, transition=transition
+            )
             warn_about_head(self.head.config, self.num_speculative_tokens, folder)
         cache = KvCache.allocate(self.target, sizes.num_blocks, sizes.block_size)
         proposer = (

@@ -186,7 +186,8 @@ def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         process.stdout.close()
         stderr = process.stderr.read()
     assert (process.returncode, stderr) == (141, "")

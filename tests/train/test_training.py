@@ -28,6 +28,8 @@ from peagle.train.export import Provenance, export_head
 from peagle.train.features import FeatureExtractor, stack_elements
 from peagle.train.module import HeadShape, TrainableHead
 from peagle.train.run import choose_draft_vocab
+from peagle.train.supervision import Supervisor
+from peagle.train.transition import TransitionTable
 from tests.tiny import HIDDEN, MASK_TOKEN, VOCAB, random_ids
 from tests.train.tiny_run import CONFIG, Silent, run
 
@@ -144,8 +146,10 @@ def test_a_line_that_does_not_fit_leaves_the_file_as_it_was(tmp_path: Path) -> N
     assert path.read_text() == "first\n"
 
 
-def tiny_parts(target_folder: Path, tmp_path: Path) -> Any:
-    """A random trainable head and its export, loaded for inference in float32."""
+def tiny_parts(target_folder: Path, tmp_path: Path, rank: int | None = None) -> Any:
+    """A random trainable head and its export, loaded for inference in float32; with a transition
+    table of a rank.
+    """
     target = Decoder.load(target_folder, select_backend("torch-cpu", "float32"))
     sizes = target.config
     torch.manual_seed(4)
@@ -160,15 +164,21 @@ def tiny_parts(target_folder: Path, tmp_path: Path) -> Any:
             parameter.copy_((noise if parameter.ndim > 1 else 1 + 0.2 * noise).bfloat16().float())
     target_ids = choose_draft_vocab(np.random.default_rng(0).permutation(VOCAB), 60)
     provenance = Provenance("", None, target.default_taps(), 4, 64, MASK_TOKEN, VOCAB)
-    export_head(tmp_path / "head", trainable, target_ids, provenance)
+    transition = None
+    if rank is not None:
+        transition = TransitionTable(60, rank)
+        with torch.no_grad():
+            for parameter in transition.parameters():
+                parameter.copy_(torch.randn(parameter.shape).bfloat16().float())
+    export_head(tmp_path / "head", trainable, transition, target_ids, provenance)
     head = PEagleHead.load(tmp_path / "head", target, max_position=128)
-    return target, trainable, head, target_ids
+    return target, trainable, transition, head, target_ids
 
 
 def test_the_training_forward_drafts_what_inference_drafts(
     target_folder: Path, tmp_path: Path
 ) -> None:
-    target, trainable, head, target_ids = tiny_parts(target_folder, tmp_path)
+    target, trainable, _, head, target_ids = tiny_parts(target_folder, tmp_path)
     ids = np.asarray(random_ids(30), np.int32)
     rows = torch.randn(60, target.config.hidden_size)
     features = FeatureExtractor(target, target.default_taps(), rows).extract([Sample(ids, 4)])
@@ -187,10 +197,12 @@ def test_the_training_forward_drafts_what_inference_drafts(
         assert drafts == guesses[:, anchor].tolist()
 
 
+@pytest.mark.parametrize("rank", [None, 3])
 def test_teacher_forced_acceptance_equals_a_walk_with_real_drafts(
-    target_folder: Path, tmp_path: Path
+    target_folder: Path, tmp_path: Path, rank: int | None
 ) -> None:
-    target, trainable, head, target_ids = tiny_parts(target_folder, tmp_path)
+    parts = tiny_parts(target_folder, tmp_path, rank)
+    target, trainable, transition, head, target_ids = parts
     ids = list(random_ids(40))
     position, windows, accepted = 6, 0, 0
     # A text that agrees with some drafts, so that runs of several lengths occur.
@@ -205,13 +217,12 @@ def test_teacher_forced_acceptance_equals_a_walk_with_real_drafts(
         run_length = next((i for i in range(4) if drafts[i] != truth[i]), 4)
         windows, accepted, position = windows + 1, accepted + run_length, position + run_length + 1
     rows = torch.zeros(60, target.config.hidden_size)
+    extractor = FeatureExtractor(target, target.default_taps(), rows)
     found = teacher_forced_acceptance(
-        trainable,
-        FeatureExtractor(target, target.default_taps(), rows),
+        Supervisor(trainable, extractor, target.embed_tokens, MASK_TOKEN, CONFIG),
+        transition,
         [Sample(tokens, 7)],
-        target.embed_tokens,
         torch.from_numpy(target_ids),
-        MASK_TOKEN,
         4,
         autocast=False,
     )

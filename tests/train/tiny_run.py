@@ -21,6 +21,8 @@ CONFIG = TrainConfig(
     batch=2,
     warmup=2,
     checkpoint_every=2,
+    transition_rank=4,
+    transition_iterations=3,
     greedy_share=0.8,
     feature_cache_gib=0.001,
 )
@@ -33,6 +35,7 @@ class Silent:
         self._stop_at = stop_at
         self.answers = 0
         self.iterations: list[int] = []
+        self.fitted = 0
 
     def generating(self, done: int, total: int) -> None:
         """Counts."""
@@ -43,6 +46,10 @@ class Silent:
         self.iterations.append(progress.iteration)
         if progress.iteration == self._stop_at:
             raise KeyboardInterrupt
+
+    def fitting(self, done: int, total: int) -> None:
+        """Counts."""
+        self.fitted = done
 
 
 def prompts(count: int = CONFIG.num_answers, first_seed: int = 0) -> list[list[int]]:

@@ -129,6 +129,10 @@ class Backend(ABC):
         """x W^T + b."""
 
     @abstractmethod
+    def linear_f32(self, x: Array, weight: Any) -> Array:
+        """x W^T + b as float32: logits."""
+
+    @abstractmethod
     def norm_linear(self, x: Array, norm: Array, eps: float, weight: Any) -> Array:
         """RMSNorm(x) W^T + b."""
 

@@ -106,6 +106,11 @@ class CpuBackend(Backend):
         weight.forward(x, out)
         return out
 
+    def linear_f32(self, x: Numbers, weight: _core.PackedLinear) -> npt.NDArray[np.float32]:
+        out = np.empty((x.shape[0], weight.out_features), np.float32)
+        weight.forward_f32(x, out)
+        return out
+
     def norm_linear(
         self, x: Numbers, norm: Numbers, eps: float, weight: _core.PackedLinear
     ) -> Numbers:

@@ -106,6 +106,9 @@ class TorchBackend(Backend):
     def linear(self, x: torch.Tensor, weight: TorchLinear) -> torch.Tensor:
         return F.linear(x, weight.weight, weight.bias)
 
+    def linear_f32(self, x: torch.Tensor, weight: TorchLinear) -> torch.Tensor:
+        return self.linear(x, weight).float()
+
     def norm_linear(
         self, x: torch.Tensor, norm: torch.Tensor, eps: float, weight: TorchLinear
     ) -> torch.Tensor:

@@ -65,6 +65,8 @@ def bench(
     rounds: Annotated[int, typer.Option(help="Measured rounds.")] = 3,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of every request.")] = 0,
+    draft_shape: Annotated[str, typer.Option(help="tree or chain.")] = "tree",
+    transition: Annotated[bool, typer.Option(help="Use the head's transition table.")] = True,
     dtype: Annotated[Dtype, typer.Option(help="Data type of the weights.")] = Dtype.auto,
     device: Device = "cpu",
     as_json: Json = False,
@@ -89,6 +91,8 @@ def bench(
         dtype=dtype.value,
         device=device,
         num_speculative_tokens=max(ks),
+        draft_shape=draft_shape,
+        transition=transition,
         max_num_seqs=batch,
     )
     encoded = [llm.encode_chat(r.messages) for r in records[:num_prompts]]
@@ -105,6 +109,8 @@ def bench(
         "head": head,
         "dtype": str(llm.target.backend.dtype).removeprefix("torch."),
         "device": device,
+        "draft_shape": draft_shape,
+        "transition": transition,
         "prompts": source,
         "num_prompts": len(encoded),
         "prompt_tokens": [len(p) for p in encoded],

@@ -58,6 +58,9 @@ def train(
     feature_cache_gib: Annotated[
         float, typer.Option(help="Memory for hidden states of the target.")
     ] = DEFAULTS.feature_cache_gib,
+    transition_rank: Annotated[
+        int, typer.Option(help="Rank of the transition table; 0 is none.")
+    ] = DEFAULTS.transition_rank,
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = DEFAULTS.seed,
     device: Device = "cpu",
     as_json: Json = False,
@@ -87,6 +90,7 @@ def train(
         other_lr=other_lr,
         checkpoint_every=checkpoint_every,
         feature_cache_gib=feature_cache_gib,
+        transition_rank=transition_rank,
         seed=seed,
     )
     folder = demo_target_dir() if target == "demo" else Path(target)
@@ -124,7 +128,7 @@ def train(
 
 
 class _Bar:
-    """Shows both phases in one progress bar."""
+    """Shows all phases in one progress bar."""
 
     def __init__(self, advance: Any) -> None:
         self._advance = advance
@@ -134,6 +138,9 @@ class _Bar:
 
     def training(self, progress: Iteration, total: int) -> None:
         self._advance(progress.iteration, total, f"training, loss {progress.loss:.3f}")
+
+    def fitting(self, done: int, total: int) -> None:
+        self._advance(done, total, "fitting the transition table")
 
 
 def _mask_token_id(tokenizer: Any, name: str | None, *, is_demo: bool) -> int:

@@ -54,6 +54,8 @@ class HeadConfig:
     """One RMSNorm for each tap before `fc`."""
     k_train: int | None
     """Depths it was trained for."""
+    transition_rank: int | None
+    """Of the transition table beside the weights; `None` without one."""
     target_sha256: str | None
     """`weights_digest` of the target it was trained for."""
 
@@ -96,9 +98,14 @@ class HeadConfig:
             norm_before_residual=bool(config.get("norm_before_residual", False)),
             norm_before_fc=bool(config.get("norm_before_fc", nested.get("norm_before_fc", False))),
             fc_norm=bool(config.get("fc_norm", False)),
-            k_train=count(ours, "k_train", source) if "k_train" in ours else None,
+            k_train=_optional(ours, "k_train", source),
+            transition_rank=_optional(ours, "transition_rank", source),
             target_sha256=trained_for or None,
         )
+
+
+def _optional(ours: Mapping[str, Any], key: str, source: str) -> int | None:
+    return count(ours, key, source) if key in ours else None
 
 
 def _taps(config: Mapping[str, Any], source: str) -> tuple[int, ...] | None:

@@ -19,6 +19,7 @@ import torch
 from peagle.backends.base import Array, Backend, RopeTables
 from peagle.errors import DraftVocabularyError, HeadMismatchError, MaskHiddenError
 from peagle.heads.config import HeadConfig
+from peagle.heads.transition import Transition
 from peagle.models.batch import Batch, LayerCache
 from peagle.models.layers import DecoderLayer
 from peagle.models.llama import Decoder
@@ -48,15 +49,19 @@ class PEagleHead:
     target_ids: npt.NDArray[np.int32]
     """[draft_vocab_size] target token id of each draft token id."""
     rope: RopeTables
+    transition: Transition | None
 
     @classmethod
-    def load(cls, folder: Path, target: Decoder, *, max_position: int) -> PEagleHead:
+    def load(
+        cls, folder: Path, target: Decoder, *, max_position: int, transition: bool = True
+    ) -> PEagleHead:
         """Loads a head folder in either layout and checks that it fits the target.
 
         Args:
             folder: `config.json` and `model.safetensors`.
             target: the model it drafts for; lends embeddings or LM head that the file leaves out.
             max_position: longest context that will be drafted for, in tokens.
+            transition: whether to use the head's transition table, if it has one.
 
         Raises:
             ConfigError: unusable `config.json`, or sizes that the backend does not take.
@@ -113,6 +118,11 @@ class PEagleHead:
             lm_head=_lm_head(reader, config, target),
             target_ids=_target_ids(reader, config, folder),
             rope=backend.rope_tables(config.rope, config.attention.head_dim, max_position),
+            transition=(
+                Transition.load(folder, backend, config.draft_vocab_size, config.transition_rank)
+                if transition and config.transition_rank is not None
+                else None
+            ),
         )
         reader.finish()
         return head
@@ -153,6 +163,24 @@ class PEagleHead:
         return self.backend.norm_linear_f32(
             self.backend.take(residual, rows), self.norm, self.config.rms_norm_eps, self.lm_head
         )
+
+    def greedy_chain(self, logits: Array) -> npt.NDArray[np.int64]:
+        """The likeliest token at each depth, behind the one before it.
+
+        Args:
+            logits: float32 [depths, draft_vocab_size].
+
+        Returns:
+            Draft ids [depths]; -1 where the logits hold a NaN.
+        """
+        best = self.backend.argmax(logits)
+        if self.transition is not None:
+            for depth in range(1, len(best)):
+                row = logits[depth : depth + 1]
+                if best[depth - 1] >= 0:
+                    row = self.transition.correct(row, int(best[depth - 1]))
+                best[depth] = self.backend.argmax(row)[0]
+        return best
 
     def step(self, prepared: Any, hidden: Array, cache: list[LayerCache]) -> Array:
         """The layers over a batch that the backend has prepared: the residual stream before the

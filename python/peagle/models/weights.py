@@ -18,6 +18,7 @@ class WeightReader:
 
     Args:
         folder: holds `model.safetensors`, or `model.safetensors.index.json` and its shards.
+        file: another file to read instead.
         rename: maps a name found in the files to the name the model asks for; `None` drops it.
 
     Raises:
@@ -25,11 +26,15 @@ class WeightReader:
     """
 
     def __init__(
-        self, folder: Path, rename: Callable[[str], str | None] = lambda name: name
+        self,
+        folder: Path,
+        rename: Callable[[str], str | None] = lambda name: name,
+        *,
+        file: str | None = None,
     ) -> None:
         self.folder = folder
         self._tensors: dict[str, tuple[Path, str]] = {}
-        for path in _weight_files(folder):
+        for path in [folder / file] if file is not None else _weight_files(folder):
             for stored in _tensor_names(path):
                 name = rename(stored)
                 if name is None:

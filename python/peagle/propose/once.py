@@ -49,7 +49,7 @@ def drafts_from_scratch(
         BLOCK_SIZE,
         np.arange(rows - k, rows, dtype=np.int32),
     )
-    drafts: list[int] = to_target_ids(backend.argmax(logits), head.target_ids).tolist()
+    drafts: list[int] = to_target_ids(head.greedy_chain(logits), head.target_ids).tolist()
     return drafts
 
 

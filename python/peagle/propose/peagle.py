@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,9 @@ from peagle.errors import ConfigError
 from peagle.heads.peagle import PEagleHead
 from peagle.kv_cache import KvCache
 from peagle.models.batch import Batch
+from peagle.propose.candidates import DrafterPass
 from peagle.propose.drafts import TokenTrees
-from peagle.propose.tree import grow_tree
+from peagle.propose.tree import grow
 
 if TYPE_CHECKING:
     from peagle._core import DraftPlan
@@ -73,16 +75,15 @@ class PEagleProposer:
     def propose(self, plan: DraftPlan) -> TokenTrees:
         """One pass: catch-up rows, the newest token, and K - 1 mask rows for each request."""
         logits = self._forward(plan)
-        log_probs, draft_ids = self.head.backend.top_log_probs(logits, self._width)
-        token_ids = self.head.target_ids[draft_ids]
+        drafted = DrafterPass.of(self.head, logits, self._width)
         trees = []
         for start, end in pairwise(plan.draft_start.tolist()):
-            candidates = log_probs[start:end]
-            if np.isnan(candidates).any():
+            k = end - start
+            if np.isnan(drafted.log_probs[start:end]).any():
                 self.invalid_windows += 1
-                candidates = candidates[:0]
-            nodes = grow_tree(candidates, end - start)
-            trees.append([(int(token_ids[start + d, r]), parent) for d, r, parent in nodes])
+                k = 0
+            nodes = grow(partial(drafted.behind, start), k, k)
+            trees.append([(int(self.head.target_ids[i]), parent) for i, parent in nodes])
         return TokenTrees.of(plan.request_ids, trees)
 
     def _forward(self, plan: DraftPlan) -> Any:

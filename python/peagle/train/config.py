@@ -46,6 +46,11 @@ class TrainConfig:
     """Iterations of linear warm-up; a cosine to a tenth follows."""
     clip: float = 1.0
     """Largest gradient norm."""
+    transition_rank: int = 64
+    """Of the transition table that is fitted to the finished head; 0 is none."""
+    transition_iterations: int = 400
+    transition_lr: float = 1e-2
+    """Peak learning rate of AdamW; it falls to 0."""
     seed: int = 0
     checkpoint_every: int = 50
     """Iterations between checkpoints."""
@@ -55,15 +60,15 @@ class TrainConfig:
     def __post_init__(self) -> None:
         positive = (
             "num_layers draft_vocab_size k_train num_answers answer_len generation_batch "
-            "heldout iterations batch checkpoint_every"
+            "heldout iterations batch checkpoint_every transition_iterations"
         )
         for name in positive.split():
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected at least 1")
-        for name in ("cod_ratio", "depth_decay", "matrix_lr", "other_lr"):
+        for name in ("cod_ratio", "depth_decay", "matrix_lr", "other_lr", "transition_lr"):
             if not 0 < getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected a number in (0, 1]")
-        for name in ("seed", "feature_cache_gib"):
+        for name in ("seed", "feature_cache_gib", "transition_rank"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected at least 0")
         if not 0 <= self.greedy_share <= 1:

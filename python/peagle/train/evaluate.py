@@ -9,18 +9,17 @@ import torch
 from peagle.acceptance import Acceptance
 from peagle.train.cod import Elements
 from peagle.train.corpus import Sample
-from peagle.train.features import FeatureExtractor, stack_elements
-from peagle.train.module import TrainableHead
+from peagle.train.features import stack_elements
+from peagle.train.supervision import Supervisor
+from peagle.train.transition import TransitionTable
 
 
 @torch.no_grad()
 def teacher_forced_acceptance(
-    head: TrainableHead,
-    extractor: FeatureExtractor,
+    supervisor: Supervisor,
+    transition: TransitionTable | None,
     samples: Sequence[Sample],
-    embedding: torch.Tensor,
     target_ids: torch.Tensor,
-    mask_token_id: int,
     k: int,
     *,
     autocast: bool = True,
@@ -31,8 +30,9 @@ def teacher_forced_acceptance(
     live greedy acceptance up to the target's own numerics.
 
     Args:
+        supervisor: of the head to be measured.
+        transition: its table, if it has one.
         samples: greedy answers.
-        embedding: [vocab_size, hidden_size] of the target.
         target_ids: [draft_vocab_size] target ids of the draft ids.
         autocast: run the head's matrix products in bfloat16, as it will be exported.
     """
@@ -40,7 +40,7 @@ def teacher_forced_acceptance(
     windows = 0
     for sample in samples:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            runs = _runs(head, extractor, sample, embedding, target_ids, mask_token_id, k)
+            runs = _runs(supervisor, transition, sample, target_ids, k)
         position = sample.prompt_len - 1
         while position < len(runs):
             run = int(runs[position])
@@ -51,16 +51,15 @@ def teacher_forced_acceptance(
 
 
 def _runs(
-    head: TrainableHead,
-    extractor: FeatureExtractor,
+    supervisor: Supervisor,
+    transition: TransitionTable | None,
     sample: Sample,
-    embedding: torch.Tensor,
     target_ids: torch.Tensor,
-    mask_token_id: int,
     k: int,
 ) -> torch.Tensor:
     """Length of the accepted prefix for a window that starts behind each anchor: [anchors]."""
-    features = extractor.extract([sample])
+    head = supervisor.head
+    features = supervisor.extractor.extract([sample])
     ids = features.token_ids[0]
     anchors = torch.arange(len(ids) - 1 - k)
     depth = torch.arange(k)
@@ -74,12 +73,15 @@ def _runs(
     )
     batch = stack_elements([elements])
     inputs = torch.where(
-        batch.depths > 0, mask_token_id, ids[(batch.anchors + 1).clamp(max=len(ids) - 1)]
+        batch.depths > 0, supervisor.mask_token_id, ids[(batch.anchors + 1).clamp(max=len(ids) - 1)]
     )
-    hidden = head(features.taps, embedding[inputs], batch.anchors, batch.depths, batch.mask)
-    drafts = target_ids[head.lm_head(hidden)[0].argmax(-1)]
-    first = drafts[: len(anchors)]
-    deeper = drafts[len(ids) - 1 :].view(k - 1, len(anchors))
-    guesses = torch.cat([first[None], deeper])
+    embedded = supervisor.embedding[inputs]
+    hidden = head(features.taps, embedded, batch.anchors, batch.depths, batch.mask)
+    logits = head.lm_head(hidden)[0].float()
+    drafts = [logits[: len(anchors)].argmax(-1)]
+    for row in logits[len(ids) - 1 :].view(k - 1, len(anchors), -1):
+        added = 0.0 if transition is None else transition(drafts[-1]).float()
+        drafts.append((row + added).argmax(-1))
+    guesses = target_ids[torch.stack(drafts)]
     truth = ids[anchors[None] + depth[:, None] + 2]
     return (guesses == truth).cumprod(0).sum(0)

@@ -11,10 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors.torch import save
+from torch import nn
 
 from peagle.files import make_folder, write_atomically
+from peagle.heads.transition import TRANSITION_FILE
 from peagle.models.config import RopeConfig
 from peagle.train.module import HeadShape, TrainableHead
+from peagle.train.transition import TransitionTable
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,11 @@ class Provenance:
 def export_head(
     folder: Path,
     head: TrainableHead,
+    transition: TransitionTable | None,
     target_ids: npt.NDArray[np.int64],
     provenance: Provenance,
 ) -> None:
-    """Writes `config.json` and `model.safetensors` (bfloat16).
+    """Writes `config.json`, `model.safetensors` and `transition.safetensors` (bfloat16).
 
     Embeddings are left out: loaders then take the target's, which is what training saw.
 
@@ -44,11 +48,19 @@ def export_head(
         target_ids: [draft_vocab_size] ascending target ids of the draft ids.
     """
     make_folder(folder)
-    tensors = {name: t.to(torch.bfloat16).contiguous() for name, t in head.state_dict().items()}
+    tensors = _bfloat16(head)
     tensors["d2t"] = torch.from_numpy(target_ids - np.arange(len(target_ids)))
     write_atomically(folder / "model.safetensors", save(tensors, {"format": "pt"}))
-    config = json.dumps(head_config(head.shape, provenance), indent=2) + "\n"
-    write_atomically(folder / "config.json", config.encode())
+    config = head_config(head.shape, provenance)
+    if transition is not None:
+        write_atomically(folder / TRANSITION_FILE, save(_bfloat16(transition), {"format": "pt"}))
+        config["peagle"]["transition_rank"] = transition.before.shape[1]
+    text = json.dumps(config, indent=2) + "\n"
+    write_atomically(folder / "config.json", text.encode())
+
+
+def _bfloat16(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: t.to(torch.bfloat16).contiguous() for name, t in module.state_dict().items()}
 
 
 def head_config(shape: HeadShape, provenance: Provenance) -> dict[str, Any]:

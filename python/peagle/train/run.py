@@ -25,7 +25,9 @@ from peagle.train.evaluate import teacher_forced_acceptance
 from peagle.train.export import Provenance, export_head
 from peagle.train.features import FeatureExtractor
 from peagle.train.module import HeadShape, TrainableHead
+from peagle.train.supervision import Supervisor
 from peagle.train.trainer import Progress, Trainer
+from peagle.train.transition import fit_transition
 
 MIN_TARGET_LAYERS = 7
 """The least for which the default taps 2, n // 2 and n - 3 are three layers, ascending."""
@@ -39,6 +41,9 @@ class Listener(Protocol):
 
     def training(self, progress: Progress, total: int) -> None:
         """An iteration is over."""
+
+    def fitting(self, done: int, total: int) -> None:
+        """Iterations over the transition table so far."""
 
 
 @dataclass(frozen=True)
@@ -96,18 +101,22 @@ def train_head(
     samples = corpus.samples()
     counts = corpus.token_counts(target.config.vocab_size)
     target_ids = choose_draft_vocab(counts, config.draft_vocab_size)
-    parts = _build(target_folder, target, target_ids, samples, config)
+    supervisor = _build(target_folder, target, target_ids, samples, mask_token_id, config)
+    trained_on = samples[: -config.heldout]
     trainer = Trainer(
-        parts.head,
-        parts.extractor,
-        samples[: -config.heldout],
-        parts.embedding,
-        mask_token_id,
-        config,
+        supervisor,
+        trained_on,
         out,
         {"target_sha256": target_sha256, "prompts_sha256": corpus.spec.prompts_sha256},
     )
     trainer.run(lambda progress: listener.training(progress, config.iterations))
+    transition = fit_transition(
+        supervisor,
+        trained_on,
+        target_ids,
+        config,
+        lambda done: listener.fitting(done, config.transition_iterations),
+    )
     folder = out / "head"
     provenance = Provenance(
         target_sha256=target_sha256,
@@ -118,19 +127,17 @@ def train_head(
         mask_token_id=mask_token_id,
         vocab_size=target.config.vocab_size,
     )
-    export_head(folder, parts.head, target_ids, provenance)
+    export_head(folder, supervisor.head, transition, target_ids, provenance)
     heldout = [
         s
         for s, greedy in list(zip(samples, corpus.greedy(), strict=True))[-config.heldout :]
         if greedy
     ]
     acceptance = teacher_forced_acceptance(
-        parts.head,
-        parts.extractor,
+        supervisor,
+        transition,
         heldout,
-        parts.embedding,
         torch.from_numpy(target_ids),
-        mask_token_id,
         config.k_train,
     )
     result = TrainResult(
@@ -143,13 +150,6 @@ def train_head(
     card = model_card(target_folder.name, config, result, prompt_source)
     write_atomically(folder / "README.md", card.encode())
     return result
-
-
-@dataclass(frozen=True)
-class _Parts:
-    head: TrainableHead
-    extractor: FeatureExtractor
-    embedding: torch.Tensor
 
 
 def _check_target(target: Decoder, folder: Path, longest: int, config: TrainConfig) -> None:
@@ -211,8 +211,9 @@ def _build(
     target: Decoder,
     target_ids: npt.NDArray[np.int64],
     samples: Sequence[Sample],
+    mask_token_id: int,
     config: TrainConfig,
-) -> _Parts:
+) -> Supervisor:
     """A head that starts from the target, and what it trains on."""
     sizes = target.config
     shape = HeadShape(
@@ -243,7 +244,7 @@ def _build(
     with torch.no_grad():
         head.lm_head.weight.copy_(rows)
         head.mask_hidden.copy_(extractor.mean_taps(samples[: config.batch]))
-    return _Parts(head, extractor, embedding)
+    return Supervisor(head, extractor, embedding, mask_token_id, config)
 
 
 def choose_draft_vocab(counts: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
@@ -258,7 +259,8 @@ def model_card(target: str, config: TrainConfig, result: TrainResult, prompt_sou
     return f"""# P-EAGLE head for {target}
 
 A {config.num_layers}-layer P-EAGLE draft head in the vLLM parallel-drafting layout. It uses the
-target's own embeddings, so no embeddings are stored.
+target's own embeddings, so no embeddings are stored. `transition.safetensors` corrects a drafted
+token for the one before it; engines that do not know it draft without.
 
 ## Data
 

@@ -15,12 +15,11 @@ from torch import nn
 
 from peagle.errors import CheckpointError, TrainingDivergedError
 from peagle.files import append_line, write_atomically
-from peagle.train.cod import sample_elements
 from peagle.train.config import TrainConfig
 from peagle.train.corpus import Sample
-from peagle.train.features import FeatureExtractor, stack_elements
 from peagle.train.losses import LOSSES
 from peagle.train.module import TrainableHead
+from peagle.train.supervision import Supervisor, choose_samples
 
 CHECKPOINT = "checkpoint.pt"
 
@@ -41,30 +40,24 @@ class Trainer:
 
     def __init__(
         self,
-        head: TrainableHead,
-        extractor: FeatureExtractor,
+        supervisor: Supervisor,
         samples: Sequence[Sample],
-        embedding: torch.Tensor,
-        mask_token_id: int,
-        config: TrainConfig,
         folder: Path,
         sources: Mapping[str, str],
     ) -> None:
         """
         Args:
-            embedding: [vocab_size, hidden_size] of the target, frozen.
             folder: checkpoints and the log go here.
             sources: digests of what the samples come from; a checkpoint with others is refused.
         """
-        self.head = head
-        self._extractor = extractor
+        config = supervisor.config
+        self.head = supervisor.head
+        self._supervisor = supervisor
         self._samples = samples
-        self._embedding = embedding
-        self._mask_token_id = mask_token_id
         self._config = config
         self._folder = folder
-        self._settings = {**asdict(config), "mask_token_id": mask_token_id, **sources}
-        self._optimizers = make_optimizers(head, config)
+        self._settings = {**asdict(config), "mask_token_id": supervisor.mask_token_id, **sources}
+        self._optimizers = make_optimizers(self.head, config)
         self.iteration = 0
         self.loss: float | None = None
         """Of the last iteration."""
@@ -89,7 +82,7 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak_lr"] * scale
             optimizer.zero_grad(set_to_none=True)
-        loss, top1 = self._loss(self._choose_samples())
+        loss, top1 = self._loss(choose_samples(self._samples, self.iteration, config))
         self.loss = loss.item()
         if not math.isfinite(self.loss):
             raise TrainingDivergedError(
@@ -103,42 +96,16 @@ class Trainer:
         self.iteration += 1
         return Progress(self.iteration, self.loss, top1, time.perf_counter() - started)
 
-    def _choose_samples(self) -> list[Sample]:
-        """The iteration's samples: a fresh permutation each epoch."""
-        size, count = self._config.batch, len(self._samples)
-        chosen = []
-        for position in range(self.iteration * size, (self.iteration + 1) * size):
-            epoch, index = divmod(position, count)
-            generator = torch.Generator().manual_seed(self._config.seed * 1_000_003 + epoch)
-            chosen.append(self._samples[int(torch.randperm(count, generator=generator)[index])])
-        return chosen
-
     def _loss(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, list[float | None]]:
         config = self._config
         generator = torch.Generator().manual_seed(config.seed * 7_368_787 + self.iteration)
-        features = self._extractor.extract(samples)
-        batch = stack_elements(
-            [
-                sample_elements(
-                    len(s.token_ids), s.prompt_len, config.k_train, config.cod_ratio, generator
-                )
-                for s in samples
-            ]
-        )
-        rows = torch.arange(len(samples))[:, None]
-        inputs = features.token_ids[rows, batch.anchors + 1]
-        inputs = torch.where(batch.depths > 0, self._mask_token_id, inputs)
+        seen = self._supervisor.supervise(samples, generator)
         with torch.autocast("cpu", torch.bfloat16):
-            hidden = self.head(
-                features.taps, self._embedding[inputs], batch.anchors, batch.depths, batch.mask
-            )
-            logits = self.head.lm_head(hidden[batch.supervised])
-        depths = batch.depths[batch.supervised]
-        wanted = features.draft_logits[rows, batch.anchors + batch.depths + 1][batch.supervised]
-        losses = LOSSES[config.loss](logits, wanted)
-        weights = config.depth_decay ** depths.float()
-        hits = (logits.argmax(-1) == wanted.argmax(-1)).float()
-        by_depth = [hits[depths == d] for d in range(config.k_train)]
+            logits = self.head.lm_head(seen.hidden)
+        losses = LOSSES[config.loss](logits, seen.wanted)
+        weights = config.depth_decay ** seen.depths.float()
+        hits = (logits.argmax(-1) == seen.wanted.argmax(-1)).float()
+        by_depth = [hits[seen.depths == d] for d in range(config.k_train)]
         top1 = [h.mean().item() if len(h) else None for h in by_depth]
         return (losses * weights).sum() / weights.sum(), top1
 
