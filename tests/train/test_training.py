@@ -27,7 +27,7 @@ from peagle.train.evaluate import teacher_forced_acceptance
 from peagle.train.export import Provenance, export_head
 from peagle.train.features import FeatureExtractor, stack_elements
 from peagle.train.module import HeadShape, TrainableHead
-from peagle.train.run import choose_draft_vocab
+from peagle.train.start import choose_draft_vocab
 from peagle.train.supervision import Supervisor
 from peagle.train.transition import TransitionTable
 from tests.tiny import HIDDEN, MASK_TOKEN, VOCAB, random_ids

@@ -33,6 +33,12 @@ def train(
             help="Unused token of the target for mask rows; the demo's is <empty_output>."
         ),
     ] = None,
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            help="Head folder to go on with (or demo); by default the target's last layers."
+        ),
+    ] = None,
     answers: Annotated[int, typer.Option(help="Continuations to generate.")] = DEFAULTS.num_answers,
     answer_len: Annotated[int, typer.Option(help="Tokens of each.")] = DEFAULTS.answer_len,
     iterations: Annotated[int, typer.Option(help="Training iterations.")] = DEFAULTS.iterations,
@@ -70,6 +76,7 @@ def train(
 
     Example: peagle train --target demo --out runs/first --answers 2048 --iterations 1000
     """
+    from peagle.demo.head import demo_head_dir
     from peagle.demo.target import demo_target_dir
     from peagle.tokenizer import Tokenizer
     from peagle.train.run import train_head
@@ -94,6 +101,9 @@ def train(
         seed=seed,
     )
     folder = demo_target_dir() if target == "demo" else Path(target)
+    start = None
+    if start_from is not None:
+        start = demo_head_dir() if start_from == "demo" else Path(start_from)
     tokenizer = Tokenizer.from_folder(folder)
     mask_token_id = _mask_token_id(tokenizer, mask_token, is_demo=target == "demo")
     encoded = _prompt_ids(tokenizer, prompts, config)
@@ -106,6 +116,7 @@ def train(
             mask_token_id,
             config,
             listener,
+            start=start,
             device=device,
             chat_template=tokenizer.chat_template.source if tokenizer.chat_template else None,
             prompt_source=str(prompts.name) if prompts else "the built-in prompts",

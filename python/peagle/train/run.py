@@ -24,7 +24,12 @@ from peagle.train.corpus import Corpus, CorpusSpec, Sample
 from peagle.train.evaluate import teacher_forced_acceptance
 from peagle.train.export import Provenance, export_head
 from peagle.train.features import FeatureExtractor
-from peagle.train.module import HeadShape, TrainableHead
+from peagle.train.start import (
+    choose_draft_vocab,
+    draft_vocab_of,
+    start_from_head,
+    untrained_head,
+)
 from peagle.train.supervision import Supervisor
 from peagle.train.trainer import Progress, Trainer
 from peagle.train.transition import fit_transition
@@ -68,6 +73,7 @@ def train_head(
     config: TrainConfig,
     listener: Listener,
     *,
+    start: Path | None = None,
     device: str = "cpu",
     chat_template: str | None = None,
     prompt_source: str = "built-in prompts",
@@ -80,6 +86,7 @@ def train_head(
         prompts: tokenized prompts, at least `config.num_answers`; the continuations of the last
             `config.heldout` are never trained on.
         mask_token_id: an id that ordinary text does not use; its embedding stays frozen.
+        start: a head to go on with; by default the target's own last layers.
         chat_template: the template the prompts were made with, for the record.
         prompt_source: for the model card.
 
@@ -97,18 +104,25 @@ def train_head(
     target = Decoder.load(target_folder, backend, max_position=longest)
     _check_target(target, target_folder, longest, config)
     target_sha256 = weights_digest(target_folder)
+    started_from = None if start is None else draft_vocab_of(start, target, mask_token_id, config)
     corpus = _corpus(target, out, prompts, target_sha256, config, listener)
     samples = corpus.samples()
     counts = corpus.token_counts(target.config.vocab_size)
-    target_ids = choose_draft_vocab(counts, config.draft_vocab_size)
-    supervisor = _build(target_folder, target, target_ids, samples, mask_token_id, config)
-    trained_on = samples[: -config.heldout]
-    trainer = Trainer(
-        supervisor,
-        trained_on,
-        out,
-        {"target_sha256": target_sha256, "prompts_sha256": corpus.spec.prompts_sha256},
+    target_ids = (
+        choose_draft_vocab(counts, config.draft_vocab_size)
+        if started_from is None
+        else started_from
     )
+    supervisor = _supervisor(
+        target_folder, target, target_ids, samples, mask_token_id, config, start
+    )
+    trained_on = samples[: -config.heldout]
+    sources = {
+        "target_sha256": target_sha256,
+        "prompts_sha256": corpus.spec.prompts_sha256,
+        "start_sha256": "none" if start is None else weights_digest(start),
+    }
+    trainer = Trainer(supervisor, trained_on, out, sources)
     trainer.run(lambda progress: listener.training(progress, config.iterations))
     transition = fit_transition(
         supervisor,
@@ -147,7 +161,7 @@ def train_head(
         trainer.iteration,
         trainer.loss,
     )
-    card = model_card(target_folder.name, config, result, prompt_source)
+    card = model_card(target_folder.name, config, result, prompt_source, start)
     write_atomically(folder / "README.md", card.encode())
     return result
 
@@ -206,28 +220,18 @@ def _corpus(
     return corpus
 
 
-def _build(
+def _supervisor(
     folder: Path,
     target: Decoder,
     target_ids: npt.NDArray[np.int64],
     samples: Sequence[Sample],
     mask_token_id: int,
     config: TrainConfig,
+    start: Path | None,
 ) -> Supervisor:
-    """A head that starts from the target, and what it trains on."""
+    """A head at its start, and what it trains on."""
     sizes = target.config
-    shape = HeadShape(
-        hidden_size=sizes.hidden_size,
-        intermediate_size=sizes.intermediate_size,
-        num_layers=config.num_layers,
-        attention=sizes.attention,
-        rope=sizes.rope,
-        rms_norm_eps=sizes.rms_norm_eps,
-        num_taps=len(target.default_taps()),
-        draft_vocab_size=len(target_ids),
-    )
-    torch.manual_seed(config.seed)
-    head = TrainableHead(shape)
+    head = untrained_head(target, config)
     reader = WeightReader(folder, rename=lambda name: name.removeprefix("model."))
     table = (sizes.vocab_size, sizes.hidden_size)
     embedding = reader.take("embed_tokens.weight", table, torch.float32)
@@ -240,21 +244,26 @@ def _build(
     extractor = FeatureExtractor(
         target, target.default_taps(), rows, cache_bytes=int(config.feature_cache_gib * 2**30)
     )
-    head.start_from_target(reader, sizes.num_layers)
-    with torch.no_grad():
-        head.lm_head.weight.copy_(rows)
-        head.mask_hidden.copy_(extractor.mean_taps(samples[: config.batch]))
+    if start is not None:
+        start_from_head(head, start)
+    else:
+        head.start_from_target(reader, sizes.num_layers)
+        with torch.no_grad():
+            head.lm_head.weight.copy_(rows)
+            head.mask_hidden.copy_(extractor.mean_taps(samples[: config.batch]))
     return Supervisor(head, extractor, embedding, mask_token_id, config)
 
 
-def choose_draft_vocab(counts: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
-    """The `size` most frequent ids, ascending; ties go to the lower id."""
-    return np.sort(np.argsort(-counts, kind="stable")[:size])
-
-
-def model_card(target: str, config: TrainConfig, result: TrainResult, prompt_source: str) -> str:
+def model_card(
+    target: str,
+    config: TrainConfig,
+    result: TrainResult,
+    prompt_source: str,
+    start: Path | None,
+) -> str:
     """The head's README."""
     positions = ", ".join(f"{share:.3f}" for share in result.acceptance.accept_by_position)
+    began = "the target's last layers" if start is None else f"the head `{start.name}`"
     recipe = "\n".join(f"* `{key}`: {value}" for key, value in asdict(config).items())
     return f"""# P-EAGLE head for {target}
 
@@ -271,9 +280,9 @@ The draft vocabulary holds {result.draft_vocab_coverage:.1%} of their tokens.
 
 ## Numbers
 
-{result.iterations} iterations. Teacher-forced on held-out greedy answers, K = {config.k_train}:
-acceptance length {result.acceptance.acceptance_length or 1.0:.3f} (the extra token counts),
-acceptance by position {positions}, over {result.acceptance.windows} windows.
+{result.iterations} iterations, started from {began}. Teacher-forced on held-out greedy answers,
+K = {config.k_train}: acceptance length {result.acceptance.acceptance_length or 1.0:.3f} (the extra
+token counts), acceptance by position {positions}, over {result.acceptance.windows} windows.
 
 ## Recipe
 
