@@ -44,6 +44,7 @@ ARRAYS = {
     "int32": "_Int32",
     "int64": "_Int64",
     "uint32": "_UInt32",
+    "uint64": "_UInt64",
     "float32": "_Float32",
     "float64": "_Float64",
 }
@@ -56,6 +57,7 @@ ATTRIBUTES = {
     "PackedLinear.nbytes": "int",
     "PackedLinear.out_features": "int",
     "Plan.wants_hidden": "bool",
+    "Plan.wants_probs": "bool",
     "RequestStep.error": "str | None",
     "RequestStep.finish_reason": "str | None",
     "RequestStep.num_accepted": "int",
@@ -76,6 +78,8 @@ RETURNS = {
     "Scheduler.schedule": "Plan",
     "Scheduler.stats": "dict[str, Any]",
     "Scheduler.update": "StepOutput",
+    "coupled_candidates": "tuple[_Float32, _Int32]",
+    "sample_drafts": "tuple[_Int32, _Float32]",
     "__len__": "int",
     "__new__": "Self",
     "noise_bits": "_UInt64",
@@ -87,12 +91,17 @@ RETURNS = {
 }
 
 PARAMETERS = {
+    "Drafts.depth_starts": "_Int32 | None",
+    "Drafts.draft_probs": "_Float32 | None",
     "Drafts.request_ids": "_Int64",
+    "Drafts.target_ids": "_Int32 | None",
     "bias": "_Numbers | None",
     "block_size": "int",
     "block_tables": "_Int32",
     "context_lens": "_Int32",
     "cos": "_Float32",
+    "coupled_candidates.logits": "_Float32",
+    "coupled_candidates.plan": "DraftPlan",
     "cuts": "_Int32 | None",
     "drafts": "Drafts | None",
     "dst": "_Int32",
@@ -119,6 +128,7 @@ PARAMETERS = {
     "noise_bits.positions": "_UInt32",
     "noise_bits.token_ids": "_UInt32",
     "norm_weight": "_Numbers",
+    "mode": "str",
     "num_blocks": "int",
     "num_heads": "int",
     "num_kv_heads": "int",
@@ -136,6 +146,8 @@ PARAMETERS = {
     "request_id": "int",
     "residual": "_Numbers",
     "sample": "int",
+    "sample_drafts.logits": "_Float32",
+    "sample_drafts.plan": "DraftPlan",
     "scale": "float",
     "seed": "int",
     "sin": "_Float32",
@@ -143,6 +155,8 @@ PARAMETERS = {
     "src": "_Int32",
     "starts": "_Int32",
     "stop_token_ids": "list[int]",
+    "target_ids": "_Int32",
+    "tau": "list[float]",
     "temperature": "float",
     "threads": "int",
     "token_ids": "_Int32",
@@ -151,6 +165,7 @@ PARAMETERS = {
     "top_p": "float",
     "v_cache": "_Numbers",
     "verdicts": "Verdicts",
+    "verification": "str",
     "weight": "_Numbers",
     "width": "int",
     "x": "_Numbers",
@@ -222,7 +237,7 @@ def function(name: str, qualified: str, value: Any, indent: str) -> list[str]:
 
 def attribute(qualified: str, name: str, documentation: str | None) -> list[str]:
     """A read-only attribute."""
-    dtype = re.match(r"(u?int32|int64|float32|float64)\b", documentation or "")
+    dtype = re.match(r"(u?int(?:32|64)|float(?:32|64))\b", documentation or "")
     kind = ARRAYS[dtype[1]] if dtype else lookup(ATTRIBUTES, qualified)
     head = ["    @property", f"    def {name}(self) -> {kind}:"]
     return [*head, *(docstring(documentation, "        ") or ["        ..."])]

@@ -20,17 +20,29 @@ class PeagleError(Exception):
 
     hint: str | None
 
+class DraftProbsSumError(PeagleError):
+    """The draft probabilities of a depth do not sum to 1."""
+
 class DuplicateRequestError(PeagleError):
     """A request id is already in use."""
 
 class EmptyPromptError(PeagleError):
     """A request came without a prompt token."""
 
+class IllegalDraftsError(PeagleError):
+    """The verification method cannot take drafts chosen in this way."""
+
 class InfiniteLogitsError(PeagleError):
     """A row of target logits has positive infinity."""
 
 class InvalidConfigError(PeagleError):
     """A number of the scheduler's configuration is out of range."""
+
+class InvalidDraftProbError(PeagleError):
+    """A draft probability cannot be one, or is 0 for a drafted token."""
+
+class InvalidDraftVocabularyError(PeagleError):
+    """The map from draft ids to target ids is unusable."""
 
 class InvalidMaxTokensError(PeagleError):
     """max_tokens is below one."""
@@ -58,6 +70,9 @@ class KvCapacityError(PeagleError):
 
 class MaskedLogitsError(PeagleError):
     """A row of target logits has no finite value."""
+
+class MissingDraftProbsError(PeagleError):
+    """Sampled drafts came without the probabilities that drew them."""
 
 class NanLogitsError(PeagleError):
     """A row of target logits has a NaN."""
@@ -135,6 +150,10 @@ class DraftPlan(Batch):
         """int32 [R + 1]: request i has draft_rows[draft_start[i]:draft_start[i + 1]]."""
 
     @property
+    def first_position(self) -> _Int32:
+        """int32 [R]: absolute position of the first draft, the number of committed tokens."""
+
+    @property
     def hidden_slots(self) -> _Int32:
         """int32 [T]: where the row's hidden state lies; -1 for a mask row."""
 
@@ -150,12 +169,24 @@ class DraftPlan(Batch):
     def request_ids(self) -> _Int64:
         """int64 [R]."""
 
+    @property
+    def seeds(self) -> _UInt64:
+        """uint64 [R]: the requests' seeds."""
+
+    @property
+    def temperature(self) -> _Float64:
+        """float64 [R]: the requests' temperatures; 0 is greedy."""
+
 @final
 class Drafts:
     """What a proposer returned for a draft plan: one token tree for each request.
 
     request_ids int64 [R], starts int32 [R + 1], token_ids int32 [N] in topological order, parents
-    int32 [N] counted from the request's first node, -1 = the last committed token.
+    int32 [N] counted from the request's first node, -1 = the last committed token. `mode` says how they
+    were chosen: "greedy", "coupled" or "sampled". Sampled ones carry the laws that drew them, as
+    rejection and block verification want them: draft_probs float32 [depths of all requests, D],
+    depth_starts int32 [R + 1] with the rows of request i at depth_starts[i]:depth_starts[i + 1], and
+    target_ids int32 [D], the target id of each draft id. Copied.
     """
 
     def __new__(
@@ -164,6 +195,11 @@ class Drafts:
         starts: _Int32,
         token_ids: _Int32,
         parents: _Int32,
+        *,
+        mode: str = 'greedy',
+        draft_probs: _Float32 | None = None,
+        depth_starts: _Int32 | None = None,
+        target_ids: _Int32 | None = None,
     ) -> Self: ...
 
     def __len__(self) -> int: ...
@@ -267,6 +303,12 @@ class Plan(Batch):
     def wants_hidden(self) -> bool:
         """Whether any of the requests may ever have drafts: only then are hidden states worth keeping."""
 
+    @property
+    def wants_probs(self) -> bool:
+        """Whether verification compares draft probabilities with the target's, so that the target's own
+        draws are not enough.
+        """
+
 @final
 class RequestStep:
     """What a step brought one request."""
@@ -327,7 +369,8 @@ class RowParameters:
 class Scheduler:
     """Which rows the target computes next, and what became of them.
 
-    A step is `schedule`, forward, `verify`, `update`, propose. Not for use from several threads at
+    A step is `schedule`, forward, `verify`, `update`, propose. `verification` is how drafts are verified
+    at temperatures above 0: "coupled", "rejection" or "block". Not for use from several threads at
     once.
     """
 
@@ -340,6 +383,7 @@ class Scheduler:
         max_num_batched_tokens: int,
         max_model_len: int,
         num_speculative_tokens: int,
+        verification: str = 'coupled',
     ) -> Self: ...
 
     def abort(self, request_id: int) -> bool:
@@ -391,7 +435,8 @@ class Scheduler:
         """Plans the next step. `drafts` is what the proposer made of the last draft plan; None means that
         it did not run: its catch-up rows are then asked for again.
 
-        Raises StepOrderError while a step is in flight, UnknownRequestError, TooManyDraftsError,
+        Raises IllegalDraftsError for drafts of a mode that the verification method cannot take,
+        StepOrderError while a step is in flight, UnknownRequestError, TooManyDraftsError,
         InvalidTreeError or ShapeMismatchError for drafts that do not fit the draft plan. Drafts of
         requests that ended meanwhile are ignored.
         """
@@ -529,6 +574,26 @@ def copy_slots(k_cache: _Numbers, v_cache: _Numbers, src: _Int32, dst: _Int32) -
     Raises ValueError for a slot outside the cache.
     """
 
+def coupled_candidates(
+    plan: DraftPlan,
+    logits: _Float32,
+    target_ids: _Int32,
+    width: int,
+    tau: list[float],
+) -> tuple[_Int32, _Float32]:
+    """The candidates of each depth of coupled drafts: the drafter races its law over the target's noise.
+
+    `logits` float32 [sum k, D], one row for each of the plan's `draft_rows`; `target_ids` int32 [D], the
+    target id of each draft id; `width` candidates of a depth; `tau` a temperature for each depth on top
+    of the request's, the last one for all deeper ones. Returns token ids int32 and the logarithm of each
+    candidate's share float32, both [sum k, width], best first: the share is 1 / score over the sum of
+    those of all candidates. Rows of requests at temperature 0 are NaN, and so are rows with a NaN. The
+    GIL is released.
+
+    Raises ShapeMismatchError for another number of rows or columns, ValueError for a width outside
+    1..D or no tau above 0.
+    """
+
 def noise_bits(
     seed: int,
     sample: int,
@@ -554,6 +619,26 @@ def rms_norm(x: _Numbers, weight: _Numbers, eps: float, out: _Numbers) -> None:
 def row_parameters(plan: Plan) -> RowParameters:
     """The parameters of the rows of a plan that have logits, in order."""
 
+def sample_drafts(
+    plan: DraftPlan,
+    logits: _Float32,
+    target_ids: _Int32,
+    starts: _Int32,
+    parents: _Int32,
+) -> tuple[_Int32, _Float32]:
+    """Draws the nodes of sampled drafts from noise of the drafter's own.
+
+    `logits` and `target_ids` as in `coupled_candidates`. `starts` int32 [R + 1] and `parents` int32 [N]
+    are the shapes of the trees, one for each request of the plan, fixed before anything is drawn; a
+    node of depth d takes the law of the request's d-th row. Siblings are drawn without replacement and
+    stand in draw order. Returns token ids int32 [N], all -1 for a request with a NaN in a row, and the
+    laws that drew them, float32 [sum k, D]; rows of requests at temperature 0 are 0. The GIL is
+    released.
+
+    Raises ShapeMismatchError for arrays that do not fit, InvalidTreeError for a shape that cannot be
+    drawn.
+    """
+
 def set_num_threads(threads: int) -> None:
     """Threads the CPU kernels use from now on, the caller's among them. Bits do not depend on it."""
 
@@ -569,12 +654,14 @@ def top_log_probs(logits: _Float32, width: int, log_probs: _Float32, ids: _Int32
     """
 
 def verify(plan: Plan, logits: _Numbers, dtype: str) -> Verdicts:
-    """Walks each request's token tree with the target's own draws. Pure, and the GIL is released.
+    """Verifies each request's token tree by the scheduler's method. Pure, and the GIL is released.
 
     `logits` is [L, V], one row for each of the plan's `logits_rows`: np.float32 for "float32",
     np.uint16 views for "bfloat16" and "float16". It is read in place: nothing may write it meanwhile.
-    Temperature 0 follows the argmax (ties to the lowest id), above it the draw is an exponential race
-    over noise keyed by (seed, token, position). A row with NaN, positive infinity or no finite value
+    Temperature 0 follows the argmax (ties to the lowest id). Above it "coupled" follows the target's
+    own draws, exponential races over noise keyed by (seed, token, position); "rejection" and "block"
+    accept sampled drafts against the probabilities that came with them, and unusable ones are an error
+    of their request. A row with NaN, positive infinity or no finite value
     is an error of its request alone. Large batches of sampled requests share the kernels' number of
     threads, which changes no result.
 

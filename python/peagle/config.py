@@ -59,6 +59,7 @@ def engine_config(
     max_num_batched_tokens: int,
     block_size: int,
     num_kv_blocks: int | None,
+    verification: str,
 ) -> EngineConfig:
     """Checks an `LLM`'s sizes and fills in its defaults.
 
@@ -94,6 +95,7 @@ def engine_config(
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,
         num_speculative_tokens=k,
+        verification=verification,
     )
 
 

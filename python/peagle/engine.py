@@ -13,6 +13,7 @@ from peagle._core import DraftPlan, Drafts, RequestStep, Scheduler, StepOutput, 
 from peagle.arguments import integer
 from peagle.params import SamplingParams
 from peagle.propose.base import Proposer
+from peagle.propose.choose import VERIFICATIONS, check_word
 from peagle.runner import ModelRunner
 from peagle.verify import verify
 
@@ -62,9 +63,14 @@ class EngineConfig:
     max_model_len: int
     num_speculative_tokens: int
     """Most drafts a step; 0 is off."""
+    verification: str = "coupled"
+    """How drafts are verified above temperature 0: coupled, rejection or block."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
+            if name == "verification":
+                check_word(name, value, VERIFICATIONS)
+                continue
             integer(name, value, 0 if name == "num_speculative_tokens" else 1, 2**31 - 1)
 
 
@@ -180,7 +186,17 @@ class Engine:
         if self.proposer is None or plan is None or not len(plan.request_ids):
             return None
         made = self.proposer.propose(plan)
-        return Drafts(made.request_ids, made.starts, made.token_ids, made.parents)
+        laws = made.laws
+        return Drafts(
+            made.request_ids,
+            made.starts,
+            made.token_ids,
+            made.parents,
+            mode=made.mode,
+            draft_probs=None if laws is None else laws.probs,
+            depth_starts=None if laws is None else laws.starts,
+            target_ids=None if laws is None else laws.target_ids,
+        )
 
     def _move(self, output: StepOutput) -> None:
         try:

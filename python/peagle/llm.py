@@ -32,8 +32,9 @@ from peagle.kv_cache import DEFAULT_BLOCK_SIZE, KvCache
 from peagle.models.config import DecoderConfig
 from peagle.models.llama import Decoder
 from peagle.params import SamplingParams
+from peagle.propose.choose import check_drafting
 from peagle.propose.once import drafts_from_scratch
-from peagle.propose.peagle import PEagleProposer, check_draft_shape
+from peagle.propose.peagle import PEagleProposer
 from peagle.runner import ModelRunner
 from peagle.stop_checker import StopChecker
 from peagle.tokenizer import TOKENIZER_FILE, Tokenizer
@@ -104,8 +105,14 @@ class LLM:
         device: `cpu`, `cuda` or `cuda:N`.
         num_speculative_tokens: drafts a step (K); 0 is off. By default 5 with a head.
         draft_shape: `tree` puts the K drafts where the head expects most of them; `chain` takes
-            its likeliest token at each of K depths. The text is the same.
-        transition: use the head's transition table, if it has one.
+            one token at each of K depths. By default a tree where verification can take one.
+        transition: use the head's transition table, if it has one; sampled drafts do not.
+        verification: how drafts are verified above temperature 0. `coupled` makes the text a
+            function of the seed alone; `rejection` and `block` keep its law only. At temperature
+            0 the argmax is followed in any case.
+        drafts: how the head chooses tokens above temperature 0: `greedy`, `coupled` (over the
+            target's own noise) or `sampled`. By default `coupled` under coupled verification,
+            and `sampled`, which alone is legal there, under the others.
         max_model_len: longest context in tokens; by default the model's, at most 8192.
         max_num_seqs: requests that run together.
         max_num_batched_tokens: rows of a step.
@@ -126,8 +133,10 @@ class LLM:
         dtype: str = "auto",
         device: str = "cpu",
         num_speculative_tokens: int | None = None,
-        draft_shape: str = "tree",
+        draft_shape: str | None = None,
         transition: bool = True,
+        verification: str = "coupled",
+        drafts: str | None = None,
         max_model_len: int | None = None,
         max_num_seqs: int = 16,
         max_num_batched_tokens: int = 512,
@@ -135,6 +144,7 @@ class LLM:
         num_kv_blocks: int | None = None,
         row_invariant: bool | None = None,
     ) -> None:
+        drafts, draft_shape = check_drafting(verification, drafts, draft_shape)
         folder, head_dir = target_folder(model), head_folder(head, model)
         config = DecoderConfig.from_folder(folder)
         sizes = engine_config(
@@ -146,10 +156,11 @@ class LLM:
             max_num_batched_tokens=max_num_batched_tokens,
             block_size=block_size,
             num_kv_blocks=num_kv_blocks,
+            verification=verification,
         )
-        check_draft_shape(draft_shape)
         if not isinstance(transition, bool):
             raise ConfigError(f"transition is {transition!r}, expected True or False")
+        self.verification, self.drafts, self.draft_shape = verification, drafts, draft_shape
         self.max_model_len = sizes.max_model_len
         self.num_speculative_tokens = sizes.num_speculative_tokens
         backend = select_backend(device, dtype)
@@ -171,7 +182,7 @@ class LLM:
             warn_about_head(self.head.config, self.num_speculative_tokens, folder)
         cache = KvCache.allocate(self.target, sizes.num_blocks, sizes.block_size)
         proposer = (
-            PEagleProposer(self.head, cache, draft_shape)
+            PEagleProposer(self.head, cache, shape=draft_shape, drafts=drafts)
             if self.head is not None and self.num_speculative_tokens
             else None
         )

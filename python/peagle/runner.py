@@ -33,7 +33,7 @@ class ModelRunner:
             plan: from the scheduler.
 
         Returns:
-            float32 logits of the plan's `logits_rows` [L, vocab_size], on the CPU.
+            float32 logits of the plan's `logits_rows` [L, vocab_size], on the backend's device.
         """
         batch = Batch.of(plan)
         watched = self._proposer is not None and plan.wants_hidden
@@ -43,7 +43,7 @@ class ModelRunner:
         if self._proposer is not None and watched:
             self._proposer.observe(batch, aux)
         logits = self.target.logits(hidden, plan.logits_rows)
-        return self.target.backend.tensor(logits).cpu()
+        return self.target.backend.tensor(logits)
 
     def move(self, src: npt.NDArray[np.int32], dst: npt.NDArray[np.int32]) -> None:
         """Makes an accepted tree path contiguous: copies slots, in order."""

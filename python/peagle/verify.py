@@ -3,6 +3,7 @@
 The rules live in the Rust core (`peagle._core.verify`); this module checks what only torch knows
 and hands the tensor over without a copy. Logits on another device stay there: the same draw in
 torch operators reduces each row to its token, and the core walks the trees over the tokens.
+Rejection and block verification need whole rows, which are copied.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _DTYPE_NAMES = {
 
 
 def verify(plan: _core.Plan, logits: torch.Tensor) -> _core.Verdicts:
-    """Walk each request's token tree with the target's own draws.
+    """Verify each request's token tree by the scheduler's method.
 
     Args:
         plan: the plan whose forward pass gave the logits.
@@ -52,7 +53,9 @@ def verify(plan: _core.Plan, logits: torch.Tensor) -> _core.Verdicts:
     if logits.dim() != 2:
         raise ShapeMismatchError(f"logits have {logits.dim()} dimensions, expected 2")
     if logits.device.type != "cpu":
-        return verify_on_device(plan, logits)
+        if not plan.wants_probs:
+            return verify_on_device(plan, logits)
+        logits = logits.contiguous().cpu()
     if not logits.is_contiguous():
         raise ValueError(f"logits are not contiguous, strides {tuple(logits.stride())}")
     rows = logits.detach()

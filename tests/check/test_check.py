@@ -78,9 +78,9 @@ def test_the_sampler_passes_and_every_control_is_noticed(report: CheckReport) ->
     assert all(0.0 <= case.p_value <= 1.0 for case in report.cases)
 
 
-def test_the_same_numbers_each_time(report: CheckReport) -> None:
-    again = sampler.check_sampler(quick=True)
-    assert again == report
+def test_the_same_numbers_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "MODES", sampler.MODES[:2])
+    assert sampler.check_sampler(quick=True) == sampler.check_sampler(quick=True)
 
 
 @pytest.mark.parametrize("wrong", [shifted_tokens, too_cold, no_window_rows, lenient])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import peagle.engine
 from peagle import _core
 from peagle.errors import ShapeMismatchError
+from peagle.llm import LLM, TokensPrompt
+from peagle.params import SamplingParams
 from peagle.verify import verify, verify_on_device
+from tests.tiny import make_head, make_target
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -139,6 +144,25 @@ def test_windows_are_walked_over_drawn_rows() -> None:
         )
     assert accepted > 20
     assert failed > 2
+
+
+def test_an_engine_that_draws_on_the_device_writes_the_same_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_target(tmp_path / "target")
+    make_head(tmp_path / "head")
+    llm = LLM(
+        tmp_path / "target", head=tmp_path / "head", dtype="float32", num_speculative_tokens=4
+    )
+    prompts = [TokensPrompt(prompt_token_ids=[1, 2, 3 + i]) for i in range(4)]
+
+    def texts(temperature: float) -> list[list[int]]:
+        params = SamplingParams(max_tokens=20, temperature=temperature, top_p=0.9, seed=3)
+        return [output.token_ids for output in llm.generate(prompts, params)]
+
+    core = texts(0.0), texts(0.9)
+    monkeypatch.setattr(peagle.engine, "verify", verify_on_device)
+    assert (texts(0.0), texts(0.9)) == core
 
 
 def test_another_number_of_rows_is_refused() -> None:

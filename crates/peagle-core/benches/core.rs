@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use peagle_core::verify::{Verdicts, Walk, verify};
 use peagle_core::{
-    Drafts, Logits, NoiseKey, Purpose, RequestId, RequestParams, Sampling, Scheduler,
-    SchedulerConfig, TokenTree, Window,
+    Drafts, Logits, Method, NoiseKey, Purpose, RequestId, RequestParams, Sampling, Scheduler,
+    SchedulerConfig, Seed, TokenTree, Window,
 };
 
 const ROWS: usize = 8;
@@ -47,7 +47,11 @@ fn whole_window(sampling: Sampling, logits: Logits<'_>) -> Vec<Window> {
                 .unwrap(),
             position: 100,
             sampling,
-            key: NoiseKey::new(1, 0, Purpose::Sample),
+            seed: Seed {
+                value: 1,
+                sample: 0,
+            },
+            ..Window::default()
         };
         let verdicts = verify(0, std::slice::from_ref(&window), logits, ROWS, 1).unwrap();
         if verdicts.token_ids.len() == ROWS || tokens.len() == ROWS - 1 {
@@ -129,6 +133,7 @@ fn full_batch() -> (Scheduler, Drafts) {
         max_num_batched_tokens: REQUESTS * 64,
         max_model_len: 4096,
         num_speculative_tokens: K,
+        verification: Method::Coupled,
     })
     .unwrap();
     for id in 0..REQUESTS as i64 {
@@ -170,6 +175,7 @@ fn step(scheduler: &mut Scheduler, drafts: Option<&Drafts>, accepted: usize) -> 
         starts: draft.draft_start,
         token_ids: vec![5; total as usize],
         parents: draft.k.iter().flat_map(|&k| -1..k - 1).collect(),
+        ..Drafts::default()
     };
     (drafts, spent)
 }

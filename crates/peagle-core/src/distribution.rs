@@ -148,6 +148,73 @@ pub fn draw<F: Format>(
     position: i32,
     scratch: &mut Scratch,
 ) -> Result<Draw> {
+    let (best, max) = best_token::<F>(row, position, scratch)?;
+    if sampling.temperature == 0.0 {
+        return Ok(Draw {
+            token: best as TokenId,
+            near_tie: false,
+        });
+    }
+    let scale = Scale::new(max, sampling.temperature);
+    let min_logit = min_p_logit(max, sampling);
+    let mut race = Race::new(key, position as u32, scale, sampling.temperature, min_logit);
+    race.run(best as u32, max);
+    if truncates(sampling, row.len()) {
+        keep::<F>(row, sampling, scale, min_logit, scratch);
+        simd::race_listed(&scratch.kept, &mut race);
+    } else {
+        simd::race_row::<F>(row, &mut race);
+    }
+    let (token, near_tie) = race.finish();
+    Ok(Draw {
+        token: token as TokenId,
+        near_tie,
+    })
+}
+
+/// The law that [`draw`] draws from, `[vocabulary]` in f64, into `probs`: a point mass at temperature
+/// 0. The same parameters in the same order, and the same errors.
+pub fn processed_probs<F: Format>(
+    row: &[F::Bits],
+    sampling: &Sampling,
+    position: i32,
+    scratch: &mut Scratch,
+    probs: &mut Vec<f64>,
+) -> Result<()> {
+    let (best, max) = best_token::<F>(row, position, scratch)?;
+    probs.clear();
+    probs.resize(row.len(), 0.0);
+    if sampling.temperature == 0.0 {
+        probs[best] = 1.0;
+        return Ok(());
+    }
+    let scale = Scale::new(max, sampling.temperature);
+    let min_logit = min_p_logit(max, sampling);
+    let weight = |logit: f32| libm::exp((f64::from(logit) - f64::from(max)) / sampling.temperature);
+    if truncates(sampling, row.len()) {
+        keep::<F>(row, sampling, scale, min_logit, scratch);
+        for (&token, &logit) in scratch.kept.tokens.iter().zip(&scratch.kept.logits) {
+            probs[token as usize] = weight(logit);
+        }
+    } else {
+        for (prob, &bits) in probs.iter_mut().zip(row) {
+            let logit = F::widen(bits);
+            if logit >= min_logit {
+                *prob = weight(logit);
+            }
+        }
+    }
+    let total: f64 = probs.iter().sum();
+    probs.iter_mut().for_each(|prob| *prob /= total);
+    Ok(())
+}
+
+/// The first largest logit of a usable row, and its value; the maxima of the chunks stay in `scratch`.
+fn best_token<F: Format>(
+    row: &[F::Bits],
+    position: i32,
+    scratch: &mut Scratch,
+) -> Result<(usize, f32)> {
     let scanned = simd::scan::<F>(row, &mut scratch.maxima);
     if scanned.has_nan {
         return Err(Error::NanLogits { position });
@@ -159,32 +226,12 @@ pub fn draw<F: Format>(
         return Err(Error::MaskedLogits { position });
     }
     let best = simd::first_max::<F>(row, &scratch.maxima, scanned.max);
-    if sampling.temperature == 0.0 {
-        return Ok(Draw {
-            token: best as TokenId,
-            near_tie: false,
-        });
-    }
-    let scale = Scale {
-        max: scanned.max,
-        inverse_temperature: (1.0 / sampling.temperature).min(f64::from(f32::MAX)) as f32,
-    };
-    let min_logit = min_p_logit(scanned.max, sampling);
-    let mut race = Race::new(key, position as u32, scale, sampling.temperature, min_logit);
-    race.run(best as u32, scanned.max);
-    let truncated =
-        (sampling.top_k > 0 && (sampling.top_k as usize) < row.len()) || sampling.top_p < 1.0;
-    if truncated {
-        keep::<F>(row, sampling, scale, min_logit, scratch);
-        simd::race_listed(&scratch.kept, &mut race);
-    } else {
-        simd::race_row::<F>(row, &mut race);
-    }
-    let (token, near_tie) = race.finish();
-    Ok(Draw {
-        token: token as TokenId,
-        near_tie,
-    })
+    Ok((best, scanned.max))
+}
+
+/// Whether `top_k` or `top_p` may drop tokens.
+fn truncates(sampling: &Sampling, vocabulary: usize) -> bool {
+    (sampling.top_k > 0 && (sampling.top_k as usize) < vocabulary) || sampling.top_p < 1.0
 }
 
 /// The lowest logit that `min_p` keeps: `p >= min_p * max p` in logits.

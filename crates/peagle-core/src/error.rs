@@ -134,6 +134,62 @@ pub enum Error {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// The verification method cannot take drafts that were chosen in this way.
+    #[error("verification {method} cannot take {drafts} drafts, expected sampled ones")]
+    IllegalDrafts {
+        /// The verification method.
+        method: &'static str,
+        /// How the drafts were chosen.
+        drafts: &'static str,
+    },
+    /// Drafts came without the probabilities that drew them.
+    #[error("request {id} has drafts without draft probabilities at depth {depth}")]
+    MissingDraftProbs {
+        /// The request.
+        id: RequestId,
+        /// The first depth without, from 1 on.
+        depth: usize,
+    },
+    /// A draft probability cannot be one.
+    #[error(
+        "request {id} has draft probability {prob} for token {token} at depth {depth}, expected {expected}"
+    )]
+    InvalidDraftProb {
+        /// The request.
+        id: RequestId,
+        /// The depth, from 1 on.
+        depth: usize,
+        /// The token, an id of the target.
+        token: i32,
+        /// The value given.
+        prob: f32,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// The draft probabilities of a depth are not a distribution.
+    #[error(
+        "request {id} has draft probabilities that sum to {sum} at depth {depth}, expected 1 within 0.001"
+    )]
+    DraftProbsSum {
+        /// The request.
+        id: RequestId,
+        /// The depth, from 1 on.
+        depth: usize,
+        /// Their sum.
+        sum: f64,
+    },
+    /// The map from draft ids to target ids is unusable.
+    #[error(
+        "draft id {draft_id} maps to target id {token}, expected increasing ids below {vocabulary}"
+    )]
+    InvalidDraftVocabulary {
+        /// The draft id.
+        draft_id: usize,
+        /// What it maps to.
+        token: i32,
+        /// Size of the target's vocabulary, as far as known.
+        vocabulary: usize,
+    },
     /// Arrays do not have the lengths or contents that they should.
     #[error("{name} is {got}, expected {expected}")]
     ShapeMismatch {
@@ -185,6 +241,15 @@ impl Error {
             Self::DuplicateRequest { .. } => Some("use a fresh id for every request"),
             Self::StepOrder { .. } => {
                 Some("a step is schedule, forward, verify, update, propose, in this order")
+            }
+            Self::IllegalDrafts { .. } => Some(
+                "shared noise or point masses would bias the text; draw drafts from noise of their \
+                 own, or verify coupled",
+            ),
+            Self::MissingDraftProbs { .. }
+            | Self::InvalidDraftProb { .. }
+            | Self::DraftProbsSum { .. } => {
+                Some("send the float32 probabilities that truly drew the drafts")
             }
             Self::NanLogits { .. } | Self::InfiniteLogits { .. } => {
                 Some("check the weights and the dtype of the target's forward pass")

@@ -6,7 +6,7 @@ use std::fmt;
 pub type TokenId = i32;
 
 /// The number a caller gave to a request. It never enters the noise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub i64);
 
 /// A KV block of the pool, `0..num_blocks`.

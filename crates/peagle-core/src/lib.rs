@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod distribution;
+pub mod draft;
 pub mod drawn;
 pub mod error;
 pub mod ids;
@@ -22,12 +23,13 @@ pub mod tree;
 pub mod verify;
 
 pub use distribution::Sampling;
+pub use draft::{DraftMode, DraftNoise};
 pub use error::{Error, Result};
 pub use ids::{BlockId, RequestId, Slot, TokenId};
-pub use noise::{NoiseKey, Purpose};
-pub use plan::{Batch, DraftPlan, Drafts, Plan};
+pub use noise::{NoiseKey, Purpose, Seed};
+pub use plan::{Batch, DraftLaws, DraftPlan, Drafts, Plan};
 pub use request::RequestParams;
 pub use scheduler::{RequestStep, Scheduler, SchedulerConfig, StepOutput};
 pub use stats::Stats;
 pub use tree::TokenTree;
-pub use verify::{Logits, Verdicts, Window};
+pub use verify::{DraftProbs, Logits, Method, Verdicts, Window};

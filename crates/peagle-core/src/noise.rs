@@ -10,6 +10,17 @@
 //!   or 1.
 //!
 //! 64 bits matter: 32 alone never draw a token whose probability is below 1e-11.
+//!
+//! | purpose | counter | what it is |
+//! | --- | --- | --- |
+//! | sample | (token id, position of the token) | the target's own draw |
+//! | draft | (token id, position of the token) under the key `threefry(key, (row, window))` | a drafter's own draw of the children of a tree row |
+//! | accept | (node, window) | the coin of a tree node |
+//! | residual, bonus | (token id, position of the token) | the token after a refusal, after a leaf |
+//!
+//! A window is named by the number of committed tokens it starts from and a row by its number in the
+//! window (0 = the last committed token, `i + 1` = node i). A position may be drafted by several
+//! windows, and a later window must not know coins and draws that decided an earlier one.
 
 #![expect(
     clippy::inline_always,
@@ -51,6 +62,22 @@ impl Purpose {
     }
 }
 
+/// What all noise of a request is keyed by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seed {
+    /// The request's seed.
+    pub value: u64,
+    /// The index of the sample (`n` > 1).
+    pub sample: u32,
+}
+
+impl Seed {
+    /// The key of one of the request's streams.
+    pub fn key(self, purpose: Purpose) -> NoiseKey {
+        NoiseKey::new(self.value, self.sample, purpose)
+    }
+}
+
 /// The key of one stream of noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoiseKey([u32; 2]);
@@ -71,6 +98,17 @@ impl NoiseKey {
     pub fn bits(self, token: u32, position: u32) -> u64 {
         let [high, low] = threefry2x32(self.0, [token, position]);
         u64::from(high) << 32 | u64::from(low)
+    }
+
+    /// The key of a stream of its own, for a row of a window.
+    #[must_use]
+    pub fn fork(self, row: u32, window: u32) -> Self {
+        Self(threefry2x32(self.0, [row, window]))
+    }
+
+    /// A uniform number in (0, 1] for a node of a window.
+    pub fn uniform(self, node: u32, window: u32) -> f64 {
+        (self.bits(node, window) as f64 + 0.5) * TWO_POW_MINUS_64
     }
 
     /// The upper 32 of [`NoiseKey::bits`]: a screen that runs wide.

@@ -2,7 +2,10 @@
 //!
 //! T = rows, R = requests, L = rows with logits, M = the longest block table.
 
-use crate::ids::RequestId;
+use std::sync::Arc;
+
+use crate::draft::{DraftMode, DraftNoise};
+use crate::ids::{RequestId, TokenId};
 use crate::verify::Window;
 
 /// The rows of one forward pass.
@@ -102,7 +105,7 @@ pub struct Plan {
 /// The row of token `t_j` takes the embedding of `t_j` and the hidden state at `hidden_slots`
 /// (`slot(j - 1)`), has position `j - 1` and writes its KV to `slot(j)`. Slot 0 of a request is never a
 /// key.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct DraftPlan {
     /// Number of the step it follows.
     pub step: u64,
@@ -120,11 +123,15 @@ pub struct DraftPlan {
     pub draft_start: Vec<i32>,
     /// `[R]`: the last committed token.
     pub last_token: Vec<i32>,
+    /// `[R]`: what the drafts are chosen by; the temperature may be 0.
+    pub noise: Vec<DraftNoise>,
 }
 
 /// What a proposer returned for a [`DraftPlan`]: one token tree for each request.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Drafts {
+    /// How they were chosen, at temperatures above 0.
+    pub mode: DraftMode,
     /// `[R]`
     pub request_ids: Vec<RequestId>,
     /// `[R + 1]`: nodes of request i are `starts[i]..starts[i + 1]`.
@@ -133,4 +140,17 @@ pub struct Drafts {
     pub token_ids: Vec<i32>,
     /// `[N]`: the node's parent, counted from the request's first node; -1 = the last committed token.
     pub parents: Vec<i32>,
+    /// What sampled drafts were drawn from.
+    pub laws: Option<DraftLaws>,
+}
+
+/// The laws of sampled drafts, one for each depth of each request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DraftLaws {
+    /// `[depths of all requests, draft vocabulary]`, request-major.
+    pub probs: Arc<[f32]>,
+    /// `[R + 1]`: depths of request i are rows `starts[i]..starts[i + 1]`.
+    pub starts: Vec<i32>,
+    /// `[draft vocabulary]`: target id of each draft id, increasing.
+    pub target_ids: Arc<[TokenId]>,
 }

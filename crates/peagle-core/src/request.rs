@@ -4,8 +4,9 @@ use crate::distribution::Sampling;
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, RequestId, TokenId};
 use crate::kv::BlockPool;
-use crate::noise::{NoiseKey, Purpose};
+use crate::noise::Seed;
 use crate::tree::TokenTree;
+use crate::verify::DraftProbs;
 
 /// What a caller asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +51,7 @@ pub(crate) struct Request {
     pub(crate) params: RequestParams,
     /// Cap of drafts for this request.
     pub(crate) max_k: usize,
-    pub(crate) key: NoiseKey,
+    pub(crate) seed: Seed,
     /// Tokens whose target KV is in the cache.
     pub(crate) computed: usize,
     /// Drafter rows `1..drafter_computed` are in the drafter's cache.
@@ -59,6 +60,8 @@ pub(crate) struct Request {
     pub(crate) blocks: Vec<i32>,
     /// Drafts that wait for verification.
     pub(crate) tree: TokenTree,
+    /// What they were drawn from, if they were sampled.
+    pub(crate) draft_probs: Option<DraftProbs>,
 }
 
 impl Request {
@@ -81,18 +84,22 @@ impl Request {
             return Err(Error::InvalidMaxTokens { id, max_tokens: 0 });
         }
         params.sampling.validate(id)?;
-        let key = NoiseKey::new(params.seed, 0, Purpose::Sample);
+        let seed = Seed {
+            value: params.seed,
+            sample: 0,
+        };
         Ok(Self {
             id,
             tokens: prompt.to_vec(),
             prompt_len: prompt.len(),
             params,
             max_k,
-            key,
+            seed,
             computed: 0,
             drafter_computed: 1,
             blocks: Vec::new(),
             tree: TokenTree::default(),
+            draft_probs: None,
         })
     }
 
@@ -145,5 +152,6 @@ impl Request {
         self.computed = 0;
         self.drafter_computed = 1;
         self.tree = TokenTree::default();
+        self.draft_probs = None;
     }
 }

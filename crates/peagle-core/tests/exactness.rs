@@ -9,11 +9,11 @@ mod common;
 
 use std::collections::HashMap;
 
-use common::Choices;
+use common::{Choices, chi_square_score};
 use peagle_core::distribution::{Draw, Scratch, draw, target_probs};
 use peagle_core::simd::F32;
 use peagle_core::verify::{Walk, verify, walk};
-use peagle_core::{Logits, NoiseKey, Purpose, RequestId, Sampling, TokenTree, Window};
+use peagle_core::{Logits, NoiseKey, Purpose, RequestId, Sampling, Seed, TokenTree, Window};
 
 const VOCABULARY: usize = 4;
 /// Length of the text whose law is compared.
@@ -224,25 +224,6 @@ fn by_enumeration_the_negative_controls_fail() {
     }
 }
 
-/// The upper tail of the chi-square law, by Wilson and Hilferty's cube root: a standard normal score.
-fn chi_square_score(observed: &[f64], expected: &[f64]) -> f64 {
-    let (mut statistic, mut cells) = (0.0, 0);
-    for (&seen, &wanted) in observed.iter().zip(expected) {
-        if wanted > 0.0 {
-            statistic += (seen - wanted).powi(2) / wanted;
-            cells += 1;
-        } else {
-            assert!(seen == 0.0, "a token outside the support was drawn");
-        }
-    }
-    if cells < 2 {
-        return 0.0;
-    }
-    let freedom = f64::from(cells - 1);
-    let spread = 2.0 / (9.0 * freedom);
-    ((statistic / freedom).cbrt() - (1.0 - spread)) / spread.sqrt()
-}
-
 /// Counts, by the first two emitted tokens, of whole windows over many seeds.
 fn sampled_counts(
     sampling: &Sampling,
@@ -287,7 +268,11 @@ fn emit_text(sampling: &Sampling, drafter: Drafter, seed: u64) -> Vec<i32> {
             tree,
             position: text.len() as i32,
             sampling: *sampling,
-            key: NoiseKey::new(seed, 0, Purpose::Sample),
+            seed: Seed {
+                value: seed,
+                sample: 0,
+            },
+            ..Window::default()
         };
         text.extend(
             verify(0, &[window], Logits::F32(&logits), rows, 1)

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use common::{Choices, VOCABULARY, naive_decode, prefix_hash, target_logits, target_token};
 use peagle_core::verify::verify;
 use peagle_core::{
-    Batch, DraftPlan, Drafts, Logits, Plan, RequestId, RequestParams, Sampling, Scheduler,
+    Batch, DraftPlan, Drafts, Logits, Method, Plan, RequestId, RequestParams, Sampling, Scheduler,
     SchedulerConfig, StepOutput,
 };
 use proptest::prelude::*;
@@ -516,6 +516,7 @@ prop_compose! {
             max_num_batched_tokens,
             max_model_len,
             num_speculative_tokens,
+            verification: Method::Coupled,
         }
     }
 }
@@ -545,6 +546,7 @@ fn small_pools_preempt_and_still_finish() {
         max_num_batched_tokens: 32,
         max_model_len: 36,
         num_speculative_tokens: 4,
+        verification: Method::Coupled,
     };
     let mut model = Model::new(config);
     for seed in 0..6 {

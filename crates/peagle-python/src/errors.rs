@@ -53,6 +53,11 @@ exceptions! {
     UnknownRequest => UnknownRequestError, "Drafts name a request that was not asked for any.";
     TooManyDrafts => TooManyDraftsError, "More draft tokens than a request may have.";
     InvalidTree => InvalidTreeError, "A token tree is malformed.";
+    IllegalDrafts => IllegalDraftsError, "The verification method cannot take drafts chosen in this way.";
+    MissingDraftProbs => MissingDraftProbsError, "Sampled drafts came without the probabilities that drew them.";
+    InvalidDraftProb => InvalidDraftProbError, "A draft probability cannot be one, or is 0 for a drafted token.";
+    DraftProbsSum => DraftProbsSumError, "The draft probabilities of a depth do not sum to 1.";
+    InvalidDraftVocabulary => InvalidDraftVocabularyError, "The map from draft ids to target ids is unusable.";
     ShapeMismatch => ShapeMismatchError, "Arrays do not have the lengths that they should.";
     StepOrder => StepOrderError, "schedule and update were called out of turn.";
     NanLogits => NanLogitsError, "A row of target logits has a NaN.";

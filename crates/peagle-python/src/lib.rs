@@ -5,6 +5,7 @@
 use pyo3::prelude::*;
 
 mod arrays;
+mod draft;
 mod drawn;
 mod errors;
 mod kernels;

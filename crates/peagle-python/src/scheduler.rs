@@ -1,12 +1,14 @@
 //! The scheduler across the bridge: plans out, verdicts and drafts in.
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use peagle_core::{self as core, RequestId, RequestParams, Sampling, SchedulerConfig};
 
 use crate::arrays::{array, array_of, slice};
+use crate::draft::{draft_mode, method};
 use crate::errors::raise;
 use crate::verify::Verdicts;
 
@@ -90,12 +92,20 @@ pub(crate) struct Plan {
     /// Whether any of the requests may ever have drafts: only then are hidden states worth keeping.
     #[pyo3(get)]
     wants_hidden: bool,
+    /// Whether verification compares draft probabilities with the target's, so that the target's own
+    /// draws are not enough.
+    #[pyo3(get)]
+    wants_probs: bool,
 }
 
 impl Plan {
     fn new(py: Python<'_>, plan: core::Plan) -> PyResult<Py<Self>> {
+        let sampled = |window: &core::Window| {
+            window.method != core::Method::Coupled && window.sampling.temperature > 0.0
+        };
         let this = Self {
             step: plan.step,
+            wants_probs: plan.windows.iter().any(sampled),
             windows: plan.windows,
             request_ids: array_of(py, &plan.request_ids, |id| id.0),
             logits_rows: array(py, plan.logits_rows),
@@ -134,10 +144,27 @@ pub(crate) struct DraftPlan {
     /// int32 [R]: the last committed token.
     #[pyo3(get)]
     last_token: Py<PyArray1<i32>>,
+    /// float64 [R]: the requests' temperatures; 0 is greedy.
+    #[pyo3(get)]
+    temperature: Py<PyArray1<f64>>,
+    /// uint64 [R]: the requests' seeds.
+    #[pyo3(get)]
+    seeds: Py<PyArray1<u64>>,
+    /// int32 [R]: absolute position of the first draft, the number of committed tokens.
+    #[pyo3(get)]
+    first_position: Py<PyArray1<i32>>,
+    noise: Vec<core::DraftNoise>,
+    starts: Vec<i32>,
 }
 
 impl DraftPlan {
+    /// What each request drafts by, and where its draft rows start.
+    pub(crate) fn noise(&self) -> (&[core::DraftNoise], &[i32]) {
+        (&self.noise, &self.starts)
+    }
+
     fn new(py: Python<'_>, plan: core::DraftPlan) -> PyResult<Py<Self>> {
+        let starts = plan.draft_start.clone();
         let this = Self {
             request_ids: array_of(py, &plan.request_ids, |id| id.0),
             hidden_slots: array(py, plan.hidden_slots),
@@ -145,6 +172,11 @@ impl DraftPlan {
             draft_rows: array(py, plan.draft_rows),
             draft_start: array(py, plan.draft_start),
             last_token: array(py, plan.last_token),
+            temperature: array_of(py, &plan.noise, |noise| noise.temperature),
+            seeds: array_of(py, &plan.noise, |noise| noise.seed.value),
+            first_position: array_of(py, &plan.noise, |noise| noise.position),
+            noise: plan.noise,
+            starts,
         };
         let base = PyClassInitializer::from(Batch::new(py, plan.batch)?);
         Py::new(py, base.add_subclass(this))
@@ -154,7 +186,11 @@ impl DraftPlan {
 /// What a proposer returned for a draft plan: one token tree for each request.
 ///
 /// request_ids int64 [R], starts int32 [R + 1], token_ids int32 [N] in topological order, parents
-/// int32 [N] counted from the request's first node, -1 = the last committed token.
+/// int32 [N] counted from the request's first node, -1 = the last committed token. `mode` says how they
+/// were chosen: "greedy", "coupled" or "sampled". Sampled ones carry the laws that drew them, as
+/// rejection and block verification want them: draft_probs float32 [depths of all requests, D],
+/// depth_starts int32 [R + 1] with the rows of request i at depth_starts[i]:depth_starts[i + 1], and
+/// target_ids int32 [D], the target id of each draft id. Copied.
 #[pyclass(frozen, module = "peagle._core")]
 pub(crate) struct Drafts {
     inner: core::Drafts,
@@ -175,26 +211,47 @@ pub(crate) struct Drafts {
 #[pymethods]
 impl Drafts {
     #[new]
+    #[pyo3(signature = (request_ids, starts, token_ids, parents, *, mode="greedy", draft_probs=None,
+                        depth_starts=None, target_ids=None))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         request_ids: &Bound<'_, PyArray1<i64>>,
         starts: &Bound<'_, PyArray1<i32>>,
         token_ids: &Bound<'_, PyArray1<i32>>,
         parents: &Bound<'_, PyArray1<i32>>,
-    ) -> Self {
+        mode: &str,
+        draft_probs: Option<&Bound<'_, PyArray2<f32>>>,
+        depth_starts: Option<&Bound<'_, PyArray1<i32>>>,
+        target_ids: Option<&Bound<'_, PyArray1<i32>>>,
+    ) -> PyResult<Self> {
         let ids = request_ids.readonly();
+        let laws = match (draft_probs, depth_starts, target_ids) {
+            (None, None, None) => None,
+            (Some(probs), Some(starts), Some(target_ids)) => Some(core::DraftLaws {
+                probs: probs.readonly().as_slice()?.into(),
+                starts: starts.readonly().as_array().to_vec(),
+                target_ids: target_ids.readonly().as_slice()?.into(),
+            }),
+            _ => {
+                let message = "draft_probs, depth_starts and target_ids come together or not at all";
+                return Err(PyValueError::new_err(message));
+            }
+        };
         let inner = core::Drafts {
+            mode: draft_mode(mode)?,
+            laws,
             request_ids: ids.as_array().iter().copied().map(RequestId).collect(),
             starts: starts.readonly().as_array().to_vec(),
             token_ids: token_ids.readonly().as_array().to_vec(),
             parents: parents.readonly().as_array().to_vec(),
         };
-        Self {
+        Ok(Self {
             inner,
             request_ids: request_ids.clone().unbind(),
             starts: starts.clone().unbind(),
             token_ids: token_ids.clone().unbind(),
             parents: parents.clone().unbind(),
-        }
+        })
     }
 
     fn __len__(&self) -> usize {
@@ -293,7 +350,8 @@ impl StepOutput {
 
 /// Which rows the target computes next, and what became of them.
 ///
-/// A step is `schedule`, forward, `verify`, `update`, propose. Not for use from several threads at
+/// A step is `schedule`, forward, `verify`, `update`, propose. `verification` is how drafts are verified
+/// at temperatures above 0: "coupled", "rejection" or "block". Not for use from several threads at
 /// once.
 #[pyclass(module = "peagle._core")]
 pub(crate) struct Scheduler {
@@ -304,7 +362,8 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     #[new]
     #[pyo3(signature = (*, num_blocks, block_size, max_num_seqs, max_num_batched_tokens,
-                        max_model_len, num_speculative_tokens))]
+                        max_model_len, num_speculative_tokens, verification="coupled"))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
         num_blocks: usize,
@@ -313,6 +372,7 @@ impl Scheduler {
         max_num_batched_tokens: usize,
         max_model_len: usize,
         num_speculative_tokens: usize,
+        verification: &str,
     ) -> PyResult<Self> {
         let config = SchedulerConfig {
             num_blocks,
@@ -321,6 +381,7 @@ impl Scheduler {
             max_num_batched_tokens,
             max_model_len,
             num_speculative_tokens,
+            verification: method(verification)?,
         };
         let inner = core::Scheduler::new(config).map_err(|error| raise(py, &error))?;
         Ok(Self { inner })
@@ -386,7 +447,8 @@ impl Scheduler {
     /// Plans the next step. `drafts` is what the proposer made of the last draft plan; None means that
     /// it did not run: its catch-up rows are then asked for again.
     ///
-    /// Raises StepOrderError while a step is in flight, UnknownRequestError, TooManyDraftsError,
+    /// Raises IllegalDraftsError for drafts of a mode that the verification method cannot take,
+    /// StepOrderError while a step is in flight, UnknownRequestError, TooManyDraftsError,
     /// InvalidTreeError or ShapeMismatchError for drafts that do not fit the draft plan. Drafts of
     /// requests that ended meanwhile are ignored.
     #[pyo3(signature = (drafts=None))]
@@ -493,5 +555,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<StepOutput>()?;
     module.add_class::<Scheduler>()?;
     module.add_class::<Verdicts>()?;
-    module.add_function(wrap_pyfunction!(crate::verify::verify, module)?)
+    module.add_function(wrap_pyfunction!(crate::verify::verify, module)?)?;
+    module.add_function(wrap_pyfunction!(crate::draft::coupled_candidates, module)?)?;
+    module.add_function(wrap_pyfunction!(crate::draft::sample_drafts, module)?)
 }

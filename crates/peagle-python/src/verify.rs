@@ -68,12 +68,14 @@ impl Verdicts {
     }
 }
 
-/// Walks each request's token tree with the target's own draws. Pure, and the GIL is released.
+/// Verifies each request's token tree by the scheduler's method. Pure, and the GIL is released.
 ///
 /// `logits` is [L, V], one row for each of the plan's `logits_rows`: np.float32 for "float32",
 /// np.uint16 views for "bfloat16" and "float16". It is read in place: nothing may write it meanwhile.
-/// Temperature 0 follows the argmax (ties to the lowest id), above it the draw is an exponential race
-/// over noise keyed by (seed, token, position). A row with NaN, positive infinity or no finite value
+/// Temperature 0 follows the argmax (ties to the lowest id). Above it "coupled" follows the target's
+/// own draws, exponential races over noise keyed by (seed, token, position); "rejection" and "block"
+/// accept sampled drafts against the probabilities that came with them, and unusable ones are an error
+/// of their request. A row with NaN, positive infinity or no finite value
 /// is an error of its request alone. Large batches of sampled requests share the kernels' number of
 /// threads, which changes no result.
 ///

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from peagle.check import drafters
-from peagle.check.drafters import SHAPES, Choose, Drafter, depth_laws
+from peagle.check.drafters import CHOICES, SHAPES, Drafter, depth_laws
 from peagle.check.law import (
     VOCAB,
     Float32Array,
-    Float64Array,
     Int32Array,
     Sampling,
     follows_law,
@@ -29,8 +28,8 @@ from peagle.check.trials import Trials, run_trials
 
 LENGTH = 16
 """Tokens of a text."""
-TEXTS, QUICK_TEXTS = 8192, 2048
-"""Texts of a law: 131,072 tokens, or a quarter of that."""
+TEXTS, QUICK_TEXTS = 8192, 4096
+"""Texts of a law: 131,072 tokens, or half of that."""
 ALPHA = 1e-3
 """Probability that a right sampler fails somewhere, shared out over the cases with a law."""
 
@@ -47,16 +46,23 @@ class Mode:
 
     method: str
     drafts: str
-    choose: Callable[[Float64Array], Choose]
-    """From the drafter's laws."""
     shapes: tuple[str, ...] = tuple(SHAPES)
     invariant: bool = True
     """Whether the text may not depend on the drafts."""
 
+    @property
+    def verification(self) -> str:
+        """The engine's argument; at temperature 0 the argmax is followed under all of them."""
+        return "coupled" if self.method == "greedy" else self.method
+
 
 MODES = (
-    Mode("greedy", "greedy", drafters.greedy),
-    Mode("coupled", "greedy", drafters.greedy),
+    Mode("greedy", "greedy"),
+    Mode("coupled", "greedy"),
+    Mode("coupled", "coupled"),
+    Mode("coupled", "sampled"),
+    Mode("rejection", "sampled", invariant=False),
+    Mode("block", "sampled", shapes=("chain",), invariant=False),
 )
 """Everything that the engine can run; a new method or drafting mode is one line."""
 
@@ -80,11 +86,18 @@ class _Setting:
     @property
     def trials(self) -> Trials:
         prompts = np.arange(self.texts, dtype=np.int32) % VOCAB
-        return Trials(self.sampling, prompts, LENGTH, self.k, first_seed=self.number * TEXTS)
+        return Trials(
+            self.sampling,
+            prompts,
+            LENGTH,
+            self.k,
+            self.mode.verification,
+            first_seed=self.number * TEXTS,
+        )
 
     @property
     def drafter(self) -> Drafter:
-        return Drafter(self.mode.choose(depth_laws(self.target)), self.shape)
+        return Drafter(depth_laws(self.target), CHOICES[self.mode.drafts], self.shape)
 
     def case(self, name: str, texts: Int32Array, alpha: float, *, control: bool = False) -> Case:
         """Whether texts follow the law of the target."""
@@ -107,19 +120,20 @@ def check_sampler(
     """Runs every case; the same numbers each time.
 
     Args:
-        quick: one set of parameters and a quarter of the trials for each mode and shape.
+        quick: one set of parameters and half the trials for each mode and shape.
         progress: told (done, total) cases.
     """
     texts = QUICK_TEXTS if quick else TEXTS
     settings = list(_settings(texts, quick=quick))
     controlled = list({(s.mode.method, s.mode.drafts, s.shape): s for s in settings}.values())
-    alpha = ALPHA / (len(settings) + 2 * len(controlled))
+    alpha = ALPHA / (len(settings) + 3 * len(controlled))
     jobs: list[Callable[[], Case]] = [_noise]
     jobs += [lambda s=s: _law(s, alpha) for s in settings]  # type: ignore[misc]
     for setting in controlled:
         jobs += _controls(setting, alpha)
     for setting in controlled:
-        jobs += _equalities(replace(setting, texts=texts // 8)) if setting.mode.invariant else []
+        if setting.mode.invariant:
+            jobs += _equalities(replace(setting, k=DEPTHS[0], texts=texts // 8))
     cases = []
     for job in jobs:
         cases.append(job())
@@ -162,11 +176,14 @@ def _law(setting: _Setting, alpha: float) -> Case:
 
 
 def _controls(setting: _Setting, alpha: float) -> list[Callable[[], Case]]:
-    """What must be noticed: rows that are not the target's, and noise used twice."""
+    """What must be noticed: rows that are not the target's, noise used twice, false draft_probs."""
     if setting.mode.method == "greedy":
         return [lambda: _shifted_rows(setting, alpha)]
     plain = replace(setting, sampling=Sampling(1.0), k=DEPTHS[0])
-    return [lambda: _shifted_rows(plain, alpha), lambda: _noise_twice(plain, alpha)]
+    controls = [lambda: _shifted_rows(plain, alpha), lambda: _noise_twice(plain, alpha)]
+    if not setting.mode.invariant:
+        controls.append(lambda: _false_probs(plain, alpha))
+    return controls
 
 
 def _shifted_rows(setting: _Setting, alpha: float) -> Case:
@@ -183,6 +200,12 @@ def _noise_twice(setting: _Setting, alpha: float) -> Case:
     texts = run_trials(second, setting.target, setting.drafter)
     both = np.concatenate([start, texts[:, 1:]], axis=1)
     return setting.case("control: a noise key used twice", both, alpha, control=True)
+
+
+def _false_probs(setting: _Setting, alpha: float) -> Case:
+    drafter = Drafter(depth_laws(setting.target), drafters.falsely_sampled, setting.shape)
+    texts = run_trials(setting.trials, setting.target, drafter)
+    return setting.case("control: false draft_probs", texts, alpha, control=True)
 
 
 def _equalities(setting: _Setting) -> list[Callable[[], Case]]:
@@ -202,7 +225,7 @@ def _equalities(setting: _Setting) -> list[Callable[[], Case]]:
             negative_control=seed > 0,
         )
 
-    wrong = Drafter(drafters.greedy(1.0 - depth_laws(setting.target)), shape)
+    wrong = Drafter(1.0 - depth_laws(setting.target), drafters.greedy, shape)
     jobs = [lambda: case("speculation off", None), lambda: case("drafts that are wrong", wrong)]
     if setting.sampling.temperature > 0.0:
         jobs.append(lambda: case("control: other seeds", None, seed=1))

@@ -33,6 +33,8 @@ class Trials:
     """Tokens to generate."""
     k: int
     """Most drafts a step."""
+    verification: str = "coupled"
+    """As the engine takes it."""
     first_seed: int = 0
     """Request i has the seed `first_seed + i`."""
 
@@ -54,6 +56,7 @@ def run_trials(trials: Trials, table: Float32Array, drafter: Drafter | None) -> 
         max_num_batched_tokens=RUNNING * (2 + trials.k),
         max_model_len=length + trials.k + 2,
         num_speculative_tokens=trials.k,
+        verification=trials.verification,
     )
     _add(scheduler, trials, speculates=drafter is not None)
     texts = np.full((count, 1 + length), VOCAB, np.int32)

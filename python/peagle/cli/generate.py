@@ -8,7 +8,19 @@ from typing import Annotated
 
 import typer
 
-from peagle.cli.shared import Device, Dtype, Head, Json, Output, Target, emit, user_errors
+from peagle.cli.shared import (
+    Device,
+    Drafts,
+    DraftShape,
+    Dtype,
+    Head,
+    Json,
+    Output,
+    Target,
+    Verification,
+    emit,
+    user_errors,
+)
 
 
 @user_errors
@@ -30,6 +42,9 @@ def generate(
     raw: Annotated[
         bool, typer.Option(help="Continue the text, without the chat template.")
     ] = False,
+    verification: Verification = "coupled",
+    drafts: Drafts = None,
+    draft_shape: DraftShape = None,
     dtype: Annotated[Dtype, typer.Option(help="Data type of the weights.")] = Dtype.auto,
     device: Device = "cpu",
     as_json: Json = False,
@@ -52,7 +67,16 @@ def generate(
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
     )
-    llm = LLM(target, head=head, dtype=dtype.value, device=device, num_speculative_tokens=k)
+    llm = LLM(
+        target,
+        head=head,
+        dtype=dtype.value,
+        device=device,
+        num_speculative_tokens=k,
+        verification=verification,
+        drafts=drafts,
+        draft_shape=draft_shape,
+    )
     text = sys.stdin.read() if prompt == "-" else prompt
     ids = llm.encode(text) if raw else llm.encode_chat([{"role": "user", "content": text}])
     result = None

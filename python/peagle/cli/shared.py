@@ -29,6 +29,17 @@ BROKEN_PIPE = 141
 Target = Annotated[str, typer.Option(help="Hugging Face model folder, or 'demo'.")]
 Head = Annotated[str, typer.Option(help="Head folder, 'demo', 'none', or 'auto'.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+Verification = Annotated[
+    str, typer.Option(help="coupled, rejection or block; at temperatures above 0.")
+]
+Drafts = Annotated[
+    str | None,
+    typer.Option(help="greedy, coupled or sampled; by default what suits the verification."),
+]
+DraftShape = Annotated[
+    str | None,
+    typer.Option(help="tree or chain; by default a tree where the verification takes one."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Output = Annotated[Path | None, typer.Option(help="Also write the JSON object to this file.")]
 

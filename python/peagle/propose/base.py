@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from peagle.models.batch import Batch
+from peagle.propose.drafts import DraftLaws
 
 if TYPE_CHECKING:
     from peagle._core import DraftPlan
@@ -31,6 +32,14 @@ class Proposals(Protocol):
     @property
     def parents(self) -> npt.NDArray[np.int32]:
         """[N] relative to the request's first node; -1 hangs on the last committed token"""
+
+    @property
+    def mode(self) -> str:
+        """How they were chosen above temperature 0: greedy, coupled or sampled"""
+
+    @property
+    def laws(self) -> DraftLaws | None:
+        """What sampled ones were drawn from; rejection and block verification want it"""
 
 
 class Proposer(Protocol):

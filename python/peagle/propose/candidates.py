@@ -1,36 +1,78 @@
-"""The likeliest tokens behind each node of a token tree while it grows."""
+"""The best tokens behind each node of a token tree while it grows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from peagle._core import coupled_candidates
 from peagle.backends.base import Array
 from peagle.heads.peagle import PEagleHead
 from peagle.propose.tree import Candidates
 
+if TYPE_CHECKING:
+    from peagle._core import DraftPlan
+
+TAU = [1.0]
+"""Temperatures of coupled drafts by depth, on top of the request's."""
+
+Ranked = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
+"""Log probabilities [N, width], descending, NaN for a row with a NaN; and draft ids [N, width]."""
+
+Rank = Callable[[npt.NDArray[np.int32], Array], Ranked]
+"""(draft rows [N], their logits [N, draft_vocab_size]) -> the best tokens of each."""
+
+
+def by_likelihood(head: PEagleHead, width: int, plan: DraftPlan) -> Rank:
+    """Ranks tokens by the drafter's law."""
+    return lambda rows, logits: head.backend.top_log_probs(logits, width)
+
+
+def by_coupled_race(head: PEagleHead, width: int, plan: DraftPlan) -> Rank:
+    """Ranks tokens by a race of the drafter's law over the target's noise.
+
+    A log probability is then the logarithm of the token's share of the race. Requests at
+    temperature 0 have the likeliest tokens.
+    """
+    width = min(width, len(head.target_ids))
+    cold = (plan.temperature == 0.0).repeat(plan.k)
+
+    def rank(rows: npt.NDArray[np.int32], logits: Array) -> Ranked:
+        plain = head.backend.tensor(logits).float().cpu().numpy()
+        log_shares, ids = coupled_candidates(plan, rows, plain, head.target_ids, width, TAU)
+        if cold[rows].any():
+            likeliest = head.backend.top_log_probs(logits, width)
+            log_shares[cold[rows]] = likeliest[0][cold[rows]]
+            ids[cold[rows]] = likeliest[1][cold[rows]]
+        return log_shares, ids
+
+    return rank
+
 
 @dataclass(frozen=True)
 class DrafterPass:
-    """Logits of one drafter pass and the likeliest tokens of each row."""
+    """Logits of one drafter pass and the best tokens of each row."""
 
     head: PEagleHead
     logits: Array
     """float32 [rows, draft_vocab_size]"""
+    rank: Rank
     log_probs: npt.NDArray[np.float32]
-    """[rows, width], descending."""
+    """[rows, width], as `rank` gives them."""
     draft_ids: npt.NDArray[np.int32]
     """[rows, width] the tokens."""
 
     @classmethod
-    def of(cls, head: PEagleHead, logits: Array, width: int) -> DrafterPass:
-        """Finds the `width` likeliest tokens of each row."""
-        return cls(head, logits, *head.backend.top_log_probs(logits, width))
+    def of(cls, head: PEagleHead, logits: Array, rank: Rank) -> DrafterPass:
+        """Ranks the tokens of all rows."""
+        return cls(head, logits, rank, *rank(np.arange(len(logits), dtype=np.int32), logits))
 
     def behind(self, start: int, depth: int, draft_id: int) -> Candidates:
-        """What may follow a drafted token.
+        """What may follow a drafted token; nothing if the transition table gives a NaN.
 
         Without a transition table a row has the same candidates behind every token.
 
@@ -43,6 +85,7 @@ class DrafterPass:
         log_probs, ids = self.log_probs[row], self.draft_ids[row]
         if transition is not None and draft_id >= 0:
             logits = transition.correct(self.logits[row : row + 1], draft_id)
-            corrected = self.head.backend.top_log_probs(logits, len(ids))
+            corrected = self.rank(np.array([row], np.int32), logits)
             log_probs, ids = corrected[0][0], corrected[1][0]
-        return Candidates(log_probs.tolist(), ids.tolist())
+        possible = np.isfinite(log_probs)
+        return Candidates(log_probs[possible].tolist(), ids[possible].tolist())

@@ -10,6 +10,18 @@ import numpy.typing as npt
 
 
 @dataclass(frozen=True)
+class DraftLaws:
+    """The laws that sampled drafts were drawn from."""
+
+    probs: npt.NDArray[np.float32]
+    """[depths of all requests, draft_vocab_size]"""
+    starts: npt.NDArray[np.int32]
+    """[R + 1]: rows of each request"""
+    target_ids: npt.NDArray[np.int32]
+    """[draft_vocab_size] target token id of each draft token id, increasing"""
+
+
+@dataclass(frozen=True)
 class TokenTrees:
     """One token tree for each request, flat."""
 
@@ -17,10 +29,19 @@ class TokenTrees:
     starts: npt.NDArray[np.int32]
     token_ids: npt.NDArray[np.int32]
     parents: npt.NDArray[np.int32]
+    mode: str = "greedy"
+    """How they were chosen above temperature 0: greedy, coupled or sampled."""
+    laws: DraftLaws | None = None
+    """What sampled ones were drawn from."""
 
     @classmethod
     def of(
-        cls, request_ids: npt.NDArray[np.int64], trees: Sequence[Sequence[tuple[int, int]]]
+        cls,
+        request_ids: npt.NDArray[np.int64],
+        trees: Sequence[Sequence[tuple[int, int]]],
+        *,
+        mode: str = "greedy",
+        laws: DraftLaws | None = None,
     ) -> TokenTrees:
         """Flattens the (token id, parent) pairs of each request, parents first; a chain has the
         parents -1, 0, 1, ...
@@ -31,6 +52,8 @@ class TokenTrees:
             starts=np.concatenate([[0], np.cumsum([len(t) for t in trees])]).astype(np.int32),
             token_ids=np.ascontiguousarray(nodes[:, 0]),
             parents=np.ascontiguousarray(nodes[:, 1]),
+            mode=mode,
+            laws=laws,
         )
 
 

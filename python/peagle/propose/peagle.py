@@ -10,26 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from peagle.errors import ConfigError
 from peagle.heads.peagle import PEagleHead
 from peagle.kv_cache import KvCache
 from peagle.models.batch import Batch
-from peagle.propose.candidates import DrafterPass
-from peagle.propose.drafts import TokenTrees
+from peagle.propose.candidates import DrafterPass, by_coupled_race, by_likelihood
+from peagle.propose.choose import SIBLINGS, Node, sampled_trees
+from peagle.propose.drafts import DraftLaws, TokenTrees
 from peagle.propose.tree import grow
 
 if TYPE_CHECKING:
     from peagle._core import DraftPlan
-
-
-SIBLINGS = {"tree": 8, "chain": 1}
-"""Candidates of a depth, by the shape of the drafts."""
-
-
-def check_draft_shape(shape: str) -> None:
-    """Raises `ConfigError` for a shape that is not known."""
-    if shape not in SIBLINGS:
-        raise ConfigError(f"draft_shape is {shape!r}, expected {' or '.join(SIBLINGS)}")
 
 
 class PEagleProposer:
@@ -40,19 +30,19 @@ class PEagleProposer:
     from it at any time.
     """
 
-    def __init__(self, head: PEagleHead, cache: KvCache, shape: str = "tree") -> None:
+    def __init__(
+        self, head: PEagleHead, cache: KvCache, *, shape: str = "tree", drafts: str = "greedy"
+    ) -> None:
         """
         Args:
             head: makes the drafts.
             cache: the target's; the drafter's KV has its blocks.
-            shape: `chain` for the likeliest token of each depth, `tree` for the same number of
-                nodes where the head expects most of them.
-
-        Raises:
-            ConfigError: another shape.
+            shape: `chain` for one token at each depth, `tree` for the same number of nodes where
+                the head expects most of them.
+            drafts: how tokens are chosen above temperature 0, as in `peagle.propose.choose`.
         """
-        check_draft_shape(shape)
         self.head = head
+        self._drafts = drafts
         self.taps = head.taps
         self.invalid_windows = 0
         """Windows without drafts because the head's logits held a NaN."""
@@ -75,16 +65,36 @@ class PEagleProposer:
     def propose(self, plan: DraftPlan) -> TokenTrees:
         """One pass: catch-up rows, the newest token, and K - 1 mask rows for each request."""
         logits = self._forward(plan)
-        drafted = DrafterPass.of(self.head, logits, self._width)
+        if self._drafts == "sampled" and plan.temperature.any():
+            trees, laws = self._sampled(plan, logits)
+        else:
+            trees, laws = self._grown(plan, logits), None
+        drafts = TokenTrees.of(plan.request_ids, trees, mode=self._drafts, laws=laws)
+        empty = np.diff(drafts.starts) == 0
+        self.invalid_windows += int((empty & (plan.k > 0)).sum())
+        return drafts
+
+    def _grown(self, plan: DraftPlan, logits: Any) -> list[list[Node]]:
+        """Best-first trees of each request, of the likeliest or of raced tokens."""
+        coupled = self._drafts == "coupled" and plan.temperature.any()
+        rank = (by_coupled_race if coupled else by_likelihood)(self.head, self._width, plan)
+        drafted = DrafterPass.of(self.head, logits, rank)
         trees = []
         for start, end in pairwise(plan.draft_start.tolist()):
-            k = end - start
-            if np.isnan(drafted.log_probs[start:end]).any():
-                self.invalid_windows += 1
-                k = 0
+            k = 0 if np.isnan(drafted.log_probs[start:end]).any() else end - start
             nodes = grow(partial(drafted.behind, start), k, k)
             trees.append([(int(self.head.target_ids[i]), parent) for i, parent in nodes])
-        return TokenTrees.of(plan.request_ids, trees)
+        return trees
+
+    def _sampled(self, plan: DraftPlan, logits: Any) -> tuple[list[list[Node]], DraftLaws]:
+        """Sampled trees, and at temperature 0 the likeliest."""
+        rows = self.head.backend.tensor(logits).float().cpu().numpy()
+        sampled, laws = sampled_trees(plan, rows, self.head.target_ids, self._width)
+        warm = plan.temperature > 0.0
+        if warm.all():
+            return sampled, laws
+        grown = self._grown(plan, logits)
+        return [s if w else g for w, s, g in zip(warm, sampled, grown, strict=True)], laws
 
     def _forward(self, plan: DraftPlan) -> Any:
         head, backend = self.head, self.head.backend

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 
 class Candidates(NamedTuple):
     """Tokens that may follow a node."""
 
     log_probs: Sequence[float]
-    """Descending."""
+    """How likely the target is to take each, descending."""
     ids: Sequence[int]
 
 
@@ -61,20 +60,17 @@ def grow(expand: Expand, depths: int, budget: int) -> list[tuple[int, int]]:
     return nodes
 
 
-def grow_tree(log_probs: npt.NDArray[np.float32], budget: int) -> list[tuple[int, int, int]]:
-    """`grow` where a depth does not know which token was taken before it.
+@cache
+def fixed_shape(budget: int, width: int) -> tuple[int, ...]:
+    """Parents of a tree that depends on nothing but the number of nodes.
+
+    Sampled drafts want this: a shape that follows what was drawn would bias rejection sampling. It
+    is the best-first tree of a drafter whose r-th draw of any depth is right with probability
+    0.55, 0.14, 0.035, ...: mostly a chain, with siblings near the root.
 
     Args:
-        log_probs: [depths, width], descending in each row: the candidates of each depth.
-        budget: most nodes.
-
-    Returns:
-        (depth, rank, parent) of each node.
+        budget: nodes.
+        width: most siblings; 1 is a chain.
     """
-    depths, width = log_probs.shape
-    table = log_probs.tolist()
-
-    def expand(depth: int, _: int) -> Candidates:
-        return Candidates(table[depth], range(depth * width, (depth + 1) * width))
-
-    return [(*divmod(node, width), parent) for node, parent in grow(expand, depths, budget)]
+    siblings = Candidates([math.log(0.55 * 0.25**rank) for rank in range(width)], range(width))
+    return tuple(parent for _, parent in grow(lambda depth, before: siblings, budget, budget))

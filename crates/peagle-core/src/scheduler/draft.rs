@@ -1,11 +1,13 @@
 //! The drafter's side: look-ahead, the draft plan, and drafts coming back.
 
 use super::Scheduler;
+use crate::draft::{DraftMode, DraftNoise};
 use crate::error::{Error, Result};
 use crate::ids::RequestId;
-use crate::plan::{Batch, DraftPlan, Drafts};
+use crate::plan::{Batch, DraftLaws, DraftPlan, Drafts};
 use crate::request::Request;
 use crate::tree::TokenTree;
+use crate::verify::{DraftProbs, Method};
 
 /// What a draft plan asked of the drafter for one request.
 #[derive(Clone, Debug)]
@@ -31,15 +33,17 @@ impl Scheduler {
                 request.drafter_computed = grant.drafter_computed;
             }
         }
-        for (id, tree) in trees {
+        for (id, tree, draft_probs) in trees {
             if let Some(request) = find_from(&mut self.running, id, &mut next) {
                 request.tree = tree;
+                request.draft_probs = draft_probs;
             }
         }
         Ok(())
     }
 
-    fn checked_trees(&self, drafts: &Drafts) -> Result<Vec<(RequestId, TokenTree)>> {
+    fn checked_trees(&self, drafts: &Drafts) -> Result<Vec<CheckedDrafts>> {
+        self.check_mode(drafts)?;
         let mismatch = |name, got, expected| {
             Err(Error::ShapeMismatch {
                 name,
@@ -70,7 +74,7 @@ impl Scheduler {
                 nodes.into(),
             );
         }
-        let mut trees: Vec<(RequestId, TokenTree)> = Vec::with_capacity(requests);
+        let mut trees = Vec::with_capacity(requests);
         let mut hint = 0;
         for (index, &id) in drafts.request_ids.iter().enumerate() {
             let (start, end) = (drafts.starts[index], drafts.starts[index + 1]);
@@ -84,9 +88,26 @@ impl Scheduler {
                 return Err(Error::TooManyDrafts { id, count, limit });
             }
             let tokens = drafts.token_ids[range.clone()].to_vec();
-            trees.push((id, TokenTree::new(tokens, drafts.parents[range].to_vec())?));
+            let tree = TokenTree::new(tokens, drafts.parents[range].to_vec())?;
+            let laws = drafts.laws.as_ref().map(|laws| laws_of(laws, index));
+            trees.push((id, tree, laws.transpose()?));
         }
         Ok(trees)
+    }
+
+    /// Rejection and block verification take drafts from noise of the drafter's own alone.
+    fn check_mode(&self, drafts: &Drafts) -> Result<()> {
+        let method = self.config.verification;
+        let sampling = |id: &RequestId| {
+            let request = self.running.iter().find(|request| request.id == *id);
+            request.is_some_and(|request| request.params.sampling.temperature > 0.0)
+        };
+        let legal = method == Method::Coupled || drafts.mode == DraftMode::Sampled;
+        if legal || !drafts.request_ids.iter().any(sampling) {
+            return Ok(());
+        }
+        let (method, drafts) = (method.as_str(), drafts.mode.as_str());
+        Err(Error::IllegalDrafts { method, drafts })
     }
 
     fn find_grant(&self, id: RequestId, hint: &mut usize) -> Result<&Grant> {
@@ -146,6 +167,27 @@ impl Scheduler {
     }
 }
 
+/// A request's drafts, and what they were drawn from.
+type CheckedDrafts = (RequestId, TokenTree, Option<DraftProbs>);
+
+/// The laws of the drafts at `index`; whether they are usable is for verification to say.
+fn laws_of(laws: &DraftLaws, index: usize) -> Result<DraftProbs> {
+    let width = laws.target_ids.len();
+    let bound = |index: usize| {
+        let start = laws.starts.get(index).copied();
+        start.and_then(|start| usize::try_from(start).ok())
+    };
+    let (Some(start), Some(end)) = (bound(index), bound(index + 1)) else {
+        return Err(Error::ShapeMismatch {
+            name: "number of draft law starts",
+            got: laws.starts.len() as i64,
+            expected: index as i64 + 2,
+        });
+    };
+    let range = start.saturating_mul(width)..end.saturating_mul(width);
+    DraftProbs::new(laws.probs.clone(), range, laws.target_ids.clone())
+}
+
 /// Appends the drafter's rows of one request; none if there is nothing to do.
 fn push_draft_rows(
     plan: &mut DraftPlan,
@@ -181,6 +223,11 @@ fn push_draft_rows(
     plan.request_ids.push(request.id);
     plan.k.push(k as i32);
     plan.last_token.push(request.tokens[len - 1]);
+    plan.noise.push(DraftNoise {
+        temperature: request.params.sampling.temperature,
+        seed: request.seed,
+        position: len as i32,
+    });
     let max_nodes = if k == 0 { 0 } else { request.max_k };
     Some(Grant {
         id: request.id,

@@ -19,6 +19,7 @@ use crate::ids::{RequestId, TokenId};
 use crate::kv::BlockPool;
 use crate::request::{Request, RequestParams};
 use crate::stats::Stats;
+use crate::verify::Method;
 
 use draft::Grant;
 use schedule::Flight;
@@ -38,6 +39,8 @@ pub struct SchedulerConfig {
     pub max_model_len: usize,
     /// Drafts of a request in a step, K.
     pub num_speculative_tokens: usize,
+    /// How drafts are verified at temperatures above 0.
+    pub verification: Method,
 }
 
 impl SchedulerConfig {

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::Scheduler;
+use super::{Scheduler, SchedulerConfig};
 use crate::error::{Error, Result};
 use crate::ids::RequestId;
 use crate::plan::{Batch, Drafts, Plan};
@@ -186,7 +186,7 @@ impl Scheduler {
         };
         plan.logits_start.push(0);
         for (flight, request) in flights.iter().zip(&mut self.running) {
-            push_rows(&mut plan, flight, request, self.config.block_size);
+            push_rows(&mut plan, flight, request, &self.config);
         }
         plan.batch
             .set_block_tables(self.running.iter().map(|request| request.blocks.as_slice()));
@@ -195,7 +195,8 @@ impl Scheduler {
 }
 
 /// Appends a request's rows: committed tokens, then the nodes of its tree.
-fn push_rows(plan: &mut Plan, flight: &Flight, request: &mut Request, block_size: usize) {
+fn push_rows(plan: &mut Plan, flight: &Flight, request: &mut Request, config: &SchedulerConfig) {
+    let block_size = config.block_size;
     let (first, len) = (request.computed, request.len());
     let start = plan.batch.num_rows() as i32;
     for (row, index) in (first..first + flight.rows).enumerate() {
@@ -205,6 +206,7 @@ fn push_rows(plan: &mut Plan, flight: &Flight, request: &mut Request, block_size
     }
     let last = flight.rows as i32 - 1;
     let mut tree = mem::take(&mut request.tree);
+    let draft_probs = request.draft_probs.take();
     tree.truncate(flight.nodes);
     if flight.nodes > 0 {
         for (node, depth) in tree.depths().into_iter().enumerate() {
@@ -228,7 +230,9 @@ fn push_rows(plan: &mut Plan, flight: &Flight, request: &mut Request, block_size
             tree,
             position: len as i32,
             sampling: request.params.sampling,
-            key: request.key,
+            seed: request.seed,
+            method: config.verification,
+            draft_probs,
         });
     }
     plan.logits_start.push(plan.logits_rows.len() as i32);

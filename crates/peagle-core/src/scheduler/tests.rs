@@ -9,6 +9,7 @@ const CONFIG: SchedulerConfig = SchedulerConfig {
     max_num_batched_tokens: 64,
     max_model_len: 64,
     num_speculative_tokens: 4,
+    verification: Method::Coupled,
 };
 
 fn params(max_tokens: usize) -> RequestParams {
@@ -53,6 +54,7 @@ fn chains(plan: &DraftPlan) -> Drafts {
         starts: plan.draft_start.clone(),
         token_ids: vec![5; plan.draft_rows.len()],
         parents: plan.k.iter().flat_map(|&k| -1..k - 1).collect(),
+        ..Drafts::default()
     }
 }
 

@@ -12,9 +12,11 @@
 use pulp::{Arch, Simd, WithSimd};
 
 mod race;
+mod smallest;
 mod weights;
 
 pub(crate) use race::{Race, race_listed, race_row};
+pub(crate) use smallest::Smallest;
 pub(crate) use weights::{collect, fill_weights, least, weight_at_least, weight_sum};
 
 /// Elements whose maximum is kept by [`scan`].
@@ -214,6 +216,14 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
+    /// The scale of a row with this maximum.
+    pub(crate) fn new(max: f32, temperature: f64) -> Self {
+        Self {
+            max,
+            inverse_temperature: (1.0 / temperature).min(f64::from(f32::MAX)) as f32,
+        }
+    }
+
     /// `(logit - max) / temperature` in f32, at least [`LOWEST`]; monotone in the logit.
     #[inline(always)]
     pub(crate) fn exponent(self, logit: f32) -> f32 {

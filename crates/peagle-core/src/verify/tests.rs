@@ -1,5 +1,5 @@
 use super::*;
-use crate::noise::Purpose;
+use crate::noise::{NoiseKey, Purpose};
 
 const VOCABULARY: usize = 40;
 
@@ -13,7 +13,11 @@ fn window(id: i64, first_row: usize, tree: TokenTree, temperature: f64) -> Windo
             temperature,
             ..Sampling::default()
         },
-        key: NoiseKey::new(id as u64, 0, Purpose::Sample),
+        seed: Seed {
+            value: id as u64,
+            sample: 0,
+        },
+        ..Window::default()
     }
 }
 

@@ -80,3 +80,35 @@ impl Choices {
         (self.0.bits(self.1, 0) % bound as u64) as usize
     }
 }
+
+/// How far counts are from their expectation: the upper tail of the chi-square law as a standard normal
+/// score, by Wilson and Hilferty's cube root. Cells that expect fewer than 5 are counted as one.
+pub fn chi_square_score(observed: &[f64], expected: &[f64]) -> f64 {
+    let (mut statistic, mut cells) = (0.0, 0);
+    let (mut few_seen, mut few_wanted) = (0.0, 0.0);
+    let mut add = |seen: f64, wanted: f64| {
+        if wanted > 0.0 {
+            statistic += (seen - wanted).powi(2) / wanted;
+            cells += 1;
+        }
+    };
+    for (&seen, &wanted) in observed.iter().zip(expected) {
+        assert!(
+            wanted > 0.0 || seen == 0.0,
+            "a token outside the support was drawn"
+        );
+        if wanted >= 5.0 {
+            add(seen, wanted);
+        } else {
+            few_seen += seen;
+            few_wanted += wanted;
+        }
+    }
+    add(few_seen, few_wanted);
+    if cells < 2 {
+        return 0.0;
+    }
+    let freedom = f64::from(cells - 1);
+    let spread = 2.0 / (9.0 * freedom);
+    ((statistic / freedom).cbrt() - (1.0 - spread)) / spread.sqrt()
+}

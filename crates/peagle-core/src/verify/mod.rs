@@ -1,24 +1,65 @@
-//! Verification: walk each request's token tree with the target's own draws.
+//! Verification: which drafts the target keeps, and the token after them.
 //!
-//! At each node, starting at the last committed token, the target draws the next token: the largest
-//! logit at temperature 0, else an exponential race over noise keyed by (seed, token, position). If
-//! the drawn token is a child of the node the walk steps into it, else it stops. Every draw is
-//! emitted. Each emitted token is therefore a sample of the target given its own prefix, whatever
-//! was drafted: text is a function of the seed alone. (Coupling in this form: Daliri, Musco, Suresh,
-//! arXiv 2408.07978.)
+//! All methods keep the target's law, on every path of a token tree.
+//!
+//! | method | rule | drafts |
+//! | --- | --- | --- |
+//! | coupled (greedy at temperature 0) | [`walk`]: follow the target's own draws | any |
+//! | rejection | [`walk_rejection`]: accept with min(1, target / draft), recover from the residual | sampled |
+//! | block | [`walk_block`]: accept the longest prefix of a chain by joint ratios | sampled chains |
+//!
+//! Under `coupled` each emitted token is the target's sample for the seed and the position, so text is a
+//! function of the seed alone. Under `rejection` and `block` only its law is: which sample comes
+//! depends on the drafts. Requests at temperature 0 are verified greedily under all of them.
+
+mod block;
+mod coupled;
+mod draft_probs;
+pub mod law;
+mod rejection;
+mod rows;
 
 use std::panic::resume_unwind;
 use std::thread;
 
-use crate::distribution::{Draw, Sampling, Scratch, draw};
+pub use block::walk_block;
+pub use coupled::walk;
+pub use draft_probs::DraftProbs;
+pub use rejection::walk_rejection;
+
+use crate::distribution::{Draw, Sampling, Scratch};
 use crate::error::{Error, Result};
 use crate::ids::{RequestId, TokenId};
-use crate::noise::NoiseKey;
+use crate::noise::Seed;
 use crate::simd::{Bf16, F16, F32, Format};
 use crate::tree::TokenTree;
+use rows::Rows;
+
+/// How drafts are verified at temperatures above 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// Follow the target's own draws.
+    #[default]
+    Coupled,
+    /// Rejection sampling.
+    Rejection,
+    /// Block verification.
+    Block,
+}
+
+impl Method {
+    /// The word in configurations.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Coupled => "coupled",
+            Self::Rejection => "rejection",
+            Self::Block => "block",
+        }
+    }
+}
 
 /// What verification needs to know of one request of a plan.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Window {
     /// The request.
     pub request_id: RequestId,
@@ -31,8 +72,12 @@ pub struct Window {
     pub position: i32,
     /// The request's sampling parameters.
     pub sampling: Sampling,
-    /// The request's noise.
-    pub key: NoiseKey,
+    /// What the request's noise is keyed by.
+    pub seed: Seed,
+    /// How its drafts are verified.
+    pub method: Method,
+    /// What sampled drafts were drawn from; read by rejection and block verification alone.
+    pub draft_probs: Option<DraftProbs>,
 }
 
 /// Target logits, `[rows, vocabulary]` row-major, in the format the model produced.
@@ -87,29 +132,26 @@ pub struct Walk {
     pub near_ties: u64,
 }
 
-/// Walks a tree: `draw(row, depth)` draws the token that follows the node of a row of the window
-/// (row 0 = the last committed token, row `i + 1` = node i); `depth` is the node's.
-pub fn walk(tree: &TokenTree, mut draw: impl FnMut(usize, i32) -> Result<Draw>) -> Result<Walk> {
-    let mut found = Walk::default();
-    let mut node = -1;
-    loop {
-        let drawn = draw((node + 1) as usize, found.path.len() as i32)?;
-        found.token_ids.push(drawn.token);
-        found.near_ties += u64::from(drawn.near_tie);
-        match tree.child_with_token(node, drawn.token) {
-            Some(child) => node = child as i32,
-            None => return Ok(found),
-        }
-        found.path.push(node);
+impl Walk {
+    fn emit(&mut self, drawn: Draw) {
+        self.token_ids.push(drawn.token);
+        self.near_ties += u64::from(drawn.near_tie);
+    }
+
+    fn accept(&mut self, tree: &TokenTree, node: usize) {
+        self.token_ids.push(tree.tokens()[node]);
+        self.path.push(node as i32);
     }
 }
 
 /// Verifies all windows of a plan. Pure: the same arguments give the same verdicts, whatever the
 /// number of threads.
 ///
-/// `logits` holds `rows` rows, as many as the plan has rows with logits. Only rows on accepted paths
-/// are read. A row with NaN, positive infinity or no finite value is an error of its request. Up to
-/// `threads` threads share the windows when there is enough to draw.
+/// `logits` holds `rows` rows, as many as the plan has rows with logits. Coupled and rejection read
+/// only rows on accepted paths, block verification those past them too. Drafts without usable
+/// [`DraftProbs`] are an error of their request where those are read. A row with NaN, positive infinity
+/// or no finite value is an error of its request. Up to `threads` threads share the windows when there is
+/// enough to draw.
 pub fn verify(
     step: u64,
     windows: &[Window],
@@ -117,7 +159,17 @@ pub fn verify(
     rows: usize,
     threads: usize,
 ) -> Result<Verdicts> {
-    let expected: usize = windows.iter().map(|window| 1 + window.tree.len()).sum();
+    let mut expected = 0;
+    for window in windows {
+        if window.first_row != expected {
+            return Err(Error::ShapeMismatch {
+                name: "first row of a window",
+                got: window.first_row as i64,
+                expected: expected as i64,
+            });
+        }
+        expected += 1 + window.tree.len();
+    }
     if rows != expected {
         return Err(Error::ShapeMismatch {
             name: "number of logits rows",
@@ -186,12 +238,16 @@ fn walk_part<F: Format>(
 ) -> Vec<Result<Walk>> {
     let mut scratch = Scratch::default();
     let walks = windows.iter().map(|window| {
-        walk(&window.tree, |row, depth| {
-            let start = (window.first_row + row) * vocabulary;
-            let row = &values[start..start + vocabulary];
-            let position = window.position + depth;
-            draw::<F>(row, &window.sampling, window.key, position, &mut scratch)
-        })
+        let rows = window.first_row..window.first_row + 1 + window.tree.len();
+        let values = &values[rows.start * vocabulary..rows.end * vocabulary];
+        let scratch = &mut scratch;
+        Rows::<F> {
+            window,
+            values,
+            vocabulary,
+            scratch,
+        }
+        .walk()
     });
     walks.collect()
 }
