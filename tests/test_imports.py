@@ -17,6 +17,7 @@ CORE_USERS = {
     "backends.threads",
     "check.drafters",
     "check.trials",
+    "propose.candidates",
     "propose.choose",
 }
 

@@ -102,6 +102,7 @@ PARAMETERS = {
     "cos": "_Float32",
     "coupled_candidates.logits": "_Float32",
     "coupled_candidates.plan": "DraftPlan",
+    "coupled_candidates.rows": "_Int32",
     "cuts": "_Int32 | None",
     "drafts": "Drafts | None",
     "dst": "_Int32",

@@ -576,22 +576,23 @@ def copy_slots(k_cache: _Numbers, v_cache: _Numbers, src: _Int32, dst: _Int32) -
 
 def coupled_candidates(
     plan: DraftPlan,
+    rows: _Int32,
     logits: _Float32,
     target_ids: _Int32,
     width: int,
     tau: list[float],
-) -> tuple[_Int32, _Float32]:
-    """The candidates of each depth of coupled drafts: the drafter races its law over the target's noise.
+) -> tuple[_Float32, _Int32]:
+    """The best tokens of draft rows in a race of the drafter's law over the target's noise.
 
-    `logits` float32 [sum k, D], one row for each of the plan's `draft_rows`; `target_ids` int32 [D], the
-    target id of each draft id; `width` candidates of a depth; `tau` a temperature for each depth on top
-    of the request's, the last one for all deeper ones. Returns token ids int32 and the logarithm of each
-    candidate's share float32, both [sum k, width], best first: the share is 1 / score over the sum of
-    those of all candidates. Rows of requests at temperature 0 are NaN, and so are rows with a NaN. The
-    GIL is released.
+    `rows` int32 [N] are indices of the plan's `draft_rows`, in any order and number; `logits` float32
+    [N, D] theirs; `target_ids` int32 [D] the target id of each draft id; `width` tokens of a row; `tau` a
+    temperature for each depth on top of the request's, the last one for all deeper ones. Returns the
+    logarithm of each token's share float32 and draft ids int32, both [N, width], best first: the share
+    is 1 / score over the sum of those of all `width`. Rows of requests at temperature 0 are NaN, and so are
+    rows with a NaN. The GIL is released.
 
-    Raises ShapeMismatchError for another number of rows or columns, ValueError for a width outside
-    1..D or no tau above 0.
+    Raises ShapeMismatchError for another number of rows or columns, ValueError for a row that the plan
+    does not have, a width outside 1..D or no tau above 0.
     """
 
 def noise_bits(
@@ -628,7 +629,8 @@ def sample_drafts(
 ) -> tuple[_Int32, _Float32]:
     """Draws the nodes of sampled drafts from noise of the drafter's own.
 
-    `logits` and `target_ids` as in `coupled_candidates`. `starts` int32 [R + 1] and `parents` int32 [N]
+    `logits` float32 [sum k, D], one row for each of the plan's `draft_rows`; `target_ids` int32 [D] the
+    target id of each draft id. `starts` int32 [R + 1] and `parents` int32 [N]
     are the shapes of the trees, one for each request of the plan, fixed before anything is drawn; a
     node of depth d takes the law of the request's d-th row. Siblings are drawn without replacement and
     stand in draw order. Returns token ids int32 [N], all -1 for a request with a NaN in a row, and the

@@ -18,7 +18,7 @@ from peagle.backends import select_backend
 from peagle.errors import CheckpointError, ConfigError
 from peagle.heads.peagle import PEagleHead
 from peagle.models.llama import Decoder
-from peagle.propose.candidates import DrafterPass
+from peagle.propose.candidates import DrafterPass, by_likelihood
 from peagle.propose.tree import Candidates, grow
 from tests.tiny import edit_config, make_head, make_target, random_ids
 
@@ -135,7 +135,7 @@ def test_a_grown_chain_is_the_greedy_chain(head_folder: Path, target_folder: Pat
     rng = np.random.default_rng(1)
     for _ in range(20):
         logits = rng.normal(size=(6, DRAFT_VOCAB)).astype(np.float32)
-        drafted = DrafterPass.of(head, logits, width=1)
+        drafted = DrafterPass.of(head, logits, by_likelihood(head, 1))
         nodes = grow(lambda depth, i, drafted=drafted: drafted.behind(0, depth, i), 6, 6)
         assert [i for i, _ in nodes] == head.greedy_chain(logits).tolist()
         assert [parent for _, parent in nodes] == list(range(-1, 5))

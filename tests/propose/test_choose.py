@@ -1,4 +1,4 @@
-"""Drafts above temperature 0: how they are chosen, what may verify them, what becomes of the text."""
+"""Drafts above temperature 0: how they are chosen, what may verify them, what the text becomes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from peagle.errors import (
     ShapeMismatchError,
 )
 from peagle.llm import TokensPrompt
+from peagle.propose.candidates import DrafterPass, by_coupled_race, by_likelihood
 from peagle.propose.choose import DRAFTS, VERIFICATIONS, check_drafting
 from peagle.propose.tree import fixed_shape
 from tests.tiny import make_head, make_target, random_ids
@@ -171,7 +172,7 @@ def laws(probs: np.ndarray[Any, Any], mode: str = "sampled") -> dict[str, Any]:
 @pytest.mark.parametrize("verification", ["rejection", "block"])
 @pytest.mark.parametrize("mode", ["greedy", "coupled"])
 def test_drafts_of_other_modes_are_refused_by_name(verification: str, mode: str) -> None:
-    """B01, https://github.com/vllm-project/vllm/pull/54282: drafts that share the verifier's noise."""
+    """B01, https://github.com/vllm-project/vllm/pull/54282: drafts over the verifier's noise."""
     with pytest.raises(IllegalDraftsError, match=f"{verification} cannot take {mode} drafts"):
         one_draft(scheduler(verification), **laws(LAW, mode))
 
@@ -214,18 +215,36 @@ def test_laws_that_do_not_fit_are_refused() -> None:
         one_draft(scheduler("rejection"), **settings)
     with pytest.raises(ValueError, match="come together"):
         one_draft(scheduler("rejection"), mode="sampled", draft_probs=LAW)
-    with pytest.raises(ValueError, match="drafts is 'beam'"):
+    with pytest.raises(ValueError, match="drafts is .beam., expected one of"):
         one_draft(scheduler("coupled"), mode="beam")
-    with pytest.raises(ValueError, match="verification is 'beam'"):
+    with pytest.raises(ValueError, match="verification is .beam., expected one of"):
         scheduler("beam")
     assert issubclass(DraftProbsSumError, PeagleError)
 
 
-def drafting() -> Any:
-    """A draft plan that asks for two drafts of one request, at position 3."""
+def drafting(*temperatures: float) -> Any:
+    """A draft plan that asks for two drafts of each request, at position 3."""
     made = scheduler("coupled")
+    for request, temperature in enumerate(temperatures, 1):
+        made.add(request, np.array([1, 2], np.int32), max_tokens=8, temperature=temperature, seed=5)
     plan = made.schedule()
-    return made.update(_core.verify(plan, np.zeros((1, 4), np.float32), "float32")).draft
+    rows = np.zeros((1 + len(temperatures), 4), np.float32)
+    return made.update(_core.verify(plan, rows, "float32")).draft
+
+
+def test_a_race_at_temperature_0_is_won_by_the_likeliest(folder: Path) -> None:
+    llm = LLM(folder / "target", head=folder / "head", dtype="float32", max_model_len=128)
+    head = llm.head
+    assert head is not None
+    plan = drafting(0.0)
+    logits = np.random.default_rng(2).normal(size=(4, len(head.target_ids))).astype(np.float32)
+    raced = DrafterPass.of(head, logits, by_coupled_race(head, 3, plan))
+    likeliest = DrafterPass.of(head, logits, by_likelihood(head, 3))
+    assert (raced.draft_ids[2:] == likeliest.draft_ids[2:]).all()
+    assert (raced.draft_ids[:2] != likeliest.draft_ids[:2]).any()
+    # The same noise, and therefore the same winners, whichever rows are asked for.
+    one = by_coupled_race(head, 3, plan)(np.array([1], np.int32), logits[1:2])
+    assert (one[1] == raced.draft_ids[1]).all()
 
 
 def test_a_draft_plan_says_what_drafts_are_chosen_by() -> None:

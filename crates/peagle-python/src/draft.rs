@@ -81,7 +81,11 @@ impl DraftLogits<'_> {
     /// Checks that there are so many rows over the draft vocabulary.
     fn check(&self, shape: &[usize], rows: usize) -> Result<(), Error> {
         expect("number of draft logits rows", shape[0] as i64, rows)?;
-        expect("width of draft logits", shape[1] as i64, self.target_ids.len())
+        expect(
+            "width of draft logits",
+            shape[1] as i64,
+            self.target_ids.len(),
+        )
     }
 }
 
@@ -111,8 +115,8 @@ fn logits_of<'py>(logits: &Bound<'py, PyAny>) -> PyResult<PyReadonlyArray2<'py, 
 /// [N, D] theirs; `target_ids` int32 [D] the target id of each draft id; `width` tokens of a row; `tau` a
 /// temperature for each depth on top of the request's, the last one for all deeper ones. Returns the
 /// logarithm of each token's share float32 and draft ids int32, both [N, width], best first: the share
-/// is 1 / score over the sum of those of all tokens found. Rows of requests at temperature 0 are NaN, and
-/// so are rows with a NaN; where fewer tokens can win the rest is minus infinity. The GIL is released.
+/// is 1 / score over the sum of those of all `width`. Rows of requests at temperature 0 are NaN, and so are
+/// rows with a NaN. The GIL is released.
 ///
 /// Raises ShapeMismatchError for another number of rows or columns, ValueError for a row that the plan
 /// does not have, a width outside 1..D or no tau above 0.
@@ -167,7 +171,9 @@ fn coupled(
     let count = rows.len() * width;
     let (mut shares, mut ids) = (vec![f32::NAN; count], vec![0; count]);
     let mut scratch = DraftScratch::default();
-    let out = shares.chunks_exact_mut(width).zip(ids.chunks_exact_mut(width));
+    let out = shares
+        .chunks_exact_mut(width)
+        .zip(ids.chunks_exact_mut(width));
     let logits_rows = logits.values.chunks_exact(logits.target_ids.len());
     for ((&row, values), (shares, ids)) in rows.iter().zip(logits_rows).zip(out) {
         let (noise, depth) = draft_rows.depth_of(row as usize);

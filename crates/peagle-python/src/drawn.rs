@@ -49,7 +49,9 @@ pub(crate) fn row_parameters(py: Python<'_>, plan: &Bound<'_, Plan>) -> PyResult
         .iter()
         .flat_map(|window| depths(window).into_iter().map(move |depth| (window, depth)))
         .collect();
-    let keys = rows.iter().flat_map(|(window, _)| window.seed.key(Purpose::Sample).words());
+    let keys = rows
+        .iter()
+        .flat_map(|(window, _)| window.seed.key(Purpose::Sample).words());
     let keys = PyArray1::from_vec(py, keys.collect()).reshape([rows.len(), 2])?;
     Ok(RowParameters {
         temperature: array_of(py, &rows, |(window, _)| window.sampling.temperature),

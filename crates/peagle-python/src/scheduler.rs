@@ -233,7 +233,8 @@ impl Drafts {
                 target_ids: target_ids.readonly().as_slice()?.into(),
             }),
             _ => {
-                let message = "draft_probs, depth_starts and target_ids come together or not at all";
+                let message =
+                    "draft_probs, depth_starts and target_ids come together or not at all";
                 return Err(PyValueError::new_err(message));
             }
         };

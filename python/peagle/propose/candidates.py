@@ -27,7 +27,7 @@ Rank = Callable[[npt.NDArray[np.int32], Array], Ranked]
 """(draft rows [N], their logits [N, draft_vocab_size]) -> the best tokens of each."""
 
 
-def by_likelihood(head: PEagleHead, width: int, plan: DraftPlan) -> Rank:
+def by_likelihood(head: PEagleHead, width: int) -> Rank:
     """Ranks tokens by the drafter's law."""
     return lambda rows, logits: head.backend.top_log_probs(logits, width)
 

@@ -76,8 +76,10 @@ class PEagleProposer:
 
     def _grown(self, plan: DraftPlan, logits: Any) -> list[list[Node]]:
         """Best-first trees of each request, of the likeliest or of raced tokens."""
-        coupled = self._drafts == "coupled" and plan.temperature.any()
-        rank = (by_coupled_race if coupled else by_likelihood)(self.head, self._width, plan)
+        if self._drafts == "coupled" and plan.temperature.any():
+            rank = by_coupled_race(self.head, self._width, plan)
+        else:
+            rank = by_likelihood(self.head, self._width)
         drafted = DrafterPass.of(self.head, logits, rank)
         trees = []
         for start, end in pairwise(plan.draft_start.tolist()):

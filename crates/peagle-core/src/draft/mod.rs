@@ -64,8 +64,7 @@ pub struct DraftScratch {
 /// `tau` flattens the drafter's law at this depth: siblings are the smallest
 /// `E_i / draft_prob_i^(1/tau)`. `draft_ids` and `log_shares` have one length, the number of candidates; a
 /// share is the reciprocal score over the sum of those of all candidates, an estimate of how likely the
-/// target is to draw the token. Where fewer tokens can win, the rest has the share 0. A row that has a
-/// NaN or no finite largest value gives NaN shares.
+/// target is to draw the token. A row that has a NaN or no finite largest value gives NaN shares.
 pub fn coupled_candidates(
     logits: &[f32],
     target_ids: &[TokenId],
@@ -91,7 +90,6 @@ pub fn coupled_candidates(
     let position = noise.position as u32 + depth as u32;
     let best = smallest.run(weights, target_ids, key, position, draft_ids.len());
     let total: f64 = best.iter().map(|&(score, _)| 1.0 / score).sum();
-    log_shares.fill(f32::NEG_INFINITY);
     for ((&(score, index), draft_id), log_share) in best.iter().zip(draft_ids).zip(log_shares) {
         *draft_id = index as i32;
         *log_share = -libm::log(score * total) as f32;
@@ -101,7 +99,7 @@ pub fn coupled_candidates(
 /// The drafter's law at one depth: the softmax of `logits / temperature` in f32, into `probs`. False,
 /// and NaN for all, if the row has a NaN or no finite largest value.
 ///
-/// No probability is 0, not even at low temperatures, so that siblings can always be drawn.
+/// Weights end at `exp(-86)`: no probability is 0, so that siblings can always be drawn.
 pub fn draft_probs(
     logits: &[f32],
     temperature: f64,
@@ -119,7 +117,7 @@ pub fn draft_probs(
     let total = simd::weight_sum::<F32>(logits, scale, f32::NEG_INFINITY);
     let factor = (1.0 / total) as f32;
     for (prob, weight) in probs.iter_mut().zip(weights) {
-        *prob = (*weight * factor).max(f32::MIN_POSITIVE);
+        *prob = *weight * factor;
     }
     true
 }
