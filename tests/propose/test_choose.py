@@ -215,9 +215,9 @@ def test_laws_that_do_not_fit_are_refused() -> None:
         one_draft(scheduler("rejection"), **settings)
     with pytest.raises(ValueError, match="come together"):
         one_draft(scheduler("rejection"), mode="sampled", draft_probs=LAW)
-    with pytest.raises(ValueError, match="drafts is .beam., expected one of"):
+    with pytest.raises(ValueError, match=r"drafts is .beam., expected one of"):
         one_draft(scheduler("coupled"), mode="beam")
-    with pytest.raises(ValueError, match="verification is .beam., expected one of"):
+    with pytest.raises(ValueError, match=r"verification is .beam., expected one of"):
         scheduler("beam")
     assert issubclass(DraftProbsSumError, PeagleError)
 

@@ -1,5 +1,6 @@
 //! Whatever stands in rows, trees and draft laws: `verify` does not panic, and says what is wrong.
 
+use peagle_core::simd::{Bf16, F16, Format};
 use peagle_core::verify::verify;
 use peagle_core::{
     DraftProbs, Error, Logits, Method, RequestId, Sampling, Seed, TokenTree, Window,
@@ -161,6 +162,45 @@ proptest! {
                 let is_shape = matches!(error, Error::ShapeMismatch { .. });
                 prop_assert!(is_shape, "{}", error);
             }
+        }
+    }
+
+    /// Any 16 bits are a number, NaN or infinity; the outcome is that of the same row in f32.
+    #[test]
+    fn rows_of_any_bits_are_read_as_what_they_say(
+        (windows, seen) in batch(),
+        bits in prop::collection::vec(any::<u16>(), 24 * VOCABULARY),
+        is_bf16 in any::<bool>(),
+    ) {
+        let bits = &bits[..seen.len()];
+        let rows = seen.len() / VOCABULARY;
+        let widen = if is_bf16 { Bf16::widen } else { F16::widen };
+        let wide: Vec<f32> = bits.iter().map(|&bits| widen(bits)).collect();
+        let logits = if is_bf16 { Logits::Bf16(bits) } else { Logits::F16(bits) };
+        let found = verify(0, &windows, logits, rows, 1).unwrap();
+        let expected = verify(0, &windows, Logits::F32(&wide), rows, 1).unwrap();
+        prop_assert_eq!(&found.token_ids, &expected.token_ids);
+        for (one, other) in found.errors.iter().zip(&expected.errors) {
+            prop_assert_eq!(one.is_some(), other.is_some());
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_tree_is_refused(
+        tokens in prop::collection::vec(-1_i32..4, 0..6),
+        parents in prop::collection::vec(-2_i32..6, 0..6),
+    ) {
+        let same_length = tokens.len() == parents.len();
+        let nodes: Vec<(i32, i32)> = parents.iter().copied().zip(tokens.iter().copied()).collect();
+        let sorted = (0..).zip(&nodes).all(|(node, &(parent, _))| (-1..node).contains(&parent));
+        let known = tokens.iter().all(|&token| token >= 0);
+        let twins = (1..nodes.len()).any(|node| nodes[..node].contains(&nodes[node]));
+        let found = TokenTree::new(tokens, parents);
+        prop_assert_eq!(found.is_ok(), same_length && sorted && known && !twins);
+        if let Err(error) = found {
+            let is_typed =
+                matches!(error, Error::InvalidTree { .. } | Error::ShapeMismatch { .. });
+            prop_assert!(is_typed, "{}", error);
         }
     }
 }
