@@ -205,7 +205,9 @@ pub fn processed_probs<F: Format>(
         }
     }
     let total: f64 = probs.iter().sum();
-    probs.iter_mut().for_each(|prob| *prob /= total);
+    for prob in probs.iter_mut() {
+        *prob /= total;
+    }
     Ok(())
 }
 

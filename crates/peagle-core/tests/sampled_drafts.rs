@@ -113,7 +113,7 @@ impl World {
         as_probs(&self.target(history))
     }
 
-    fn draft_probs(&self, draft: &[Vec<f32>]) -> DraftProbs {
+    fn draft_probs(draft: &[Vec<f32>]) -> DraftProbs {
         let probs: Vec<f32> = draft.concat();
         let range = 0..probs.len();
         DraftProbs::new(probs.into(), range, TARGET_IDS.into()).unwrap()
@@ -221,7 +221,7 @@ fn bias<T: Real + Into<f64>>(
     method: Method,
     world: &World,
     told: &[Vec<f32>],
-    arrange: fn(&World, TokenTree) -> TokenTree,
+    arrange: fn(&World, &TokenTree) -> TokenTree,
 ) -> f64 {
     let length = 1 + *TokenTree::new(
         (0..world.parents.len() as i32).collect(),
@@ -232,10 +232,10 @@ fn bias<T: Real + Into<f64>>(
     .iter()
     .max()
     .unwrap() as usize;
-    let draft = world.draft_probs(told);
+    let draft = World::draft_probs(told);
     let mut emitted = Law::new();
     Outcomes::each(|outcomes| {
-        let tree = arrange(world, world.draw_tree(outcomes));
+        let tree = arrange(world, &world.draw_tree(outcomes));
         let walked = walk_of::<T>(method, world, &tree, &draft, outcomes);
         *emitted.entry(walked.token_ids).or_default() += outcomes.mass;
     });
@@ -271,12 +271,12 @@ fn continued(world: &World, mut law: Law, length: usize) -> Law {
     whole
 }
 
-fn as_drawn(_: &World, tree: TokenTree) -> TokenTree {
-    tree
+fn as_drawn(_: &World, tree: &TokenTree) -> TokenTree {
+    tree.clone()
 }
 
 /// Siblings by falling draft probability, as a sorted list of candidates would have them.
-fn sorted(world: &World, tree: TokenTree) -> TokenTree {
+fn sorted(world: &World, tree: &TokenTree) -> TokenTree {
     let depths = tree.depths();
     let mut tokens = tree.tokens().to_vec();
     for parent in -1..tree.len() as i32 {
@@ -379,7 +379,7 @@ fn by_enumeration_sorted_siblings_show() {
 
 /// Accepted drafts of a window, on average.
 fn accepted(method: Method, world: &World) -> f64 {
-    let draft = world.draft_probs(&world.draft);
+    let draft = World::draft_probs(&world.draft);
     let mut mean = 0.0;
     Outcomes::each(|outcomes| {
         let tree = world.draw_tree(outcomes);

@@ -193,7 +193,8 @@ impl Case<'_> {
             let mut raced = greedy.clone();
             if self.mode == DraftMode::Coupled {
                 let shares = &mut vec![0.0; raced.len()];
-                coupled_candidates(logits, &ids, noise, depth, 1.0, scratch, &mut raced, shares);
+                let noise = noise.at_depth(depth, 1.0);
+                coupled_candidates(logits, &ids, noise, scratch, &mut raced, shares);
             }
             tokens.push(raced[rank]);
         }
@@ -209,7 +210,7 @@ impl Case<'_> {
         let (mut text, mut accepted): (Vec<i32>, usize) = (Vec::new(), 0);
         while text.len() < LENGTH {
             let (tree, draft_probs) = self.draft(world, &text, seed);
-            let rows = tree.tokens().iter().map(|token| Some(token));
+            let rows = tree.tokens().iter().map(Some);
             let rows = [text.last()].into_iter().chain(rows);
             let logits: Vec<f32> = rows
                 .flat_map(|last| world.target[World::after(last)])
@@ -375,7 +376,7 @@ fn coupled_text_equals_sequential_draws_on_the_same_noise() {
         samplings.push(plain(0.0));
         let sampling = samplings[round as usize % samplings.len()];
         let mut parents: Vec<i32> = Vec::new();
-        for node in 0..1 + choices.below(6) {
+        for node in 0..=choices.below(6) {
             let parent = choices.below(node + 1) as i32 - 1;
             parents.push(parent);
         }

@@ -13,6 +13,8 @@ use crate::arrays::{array, matrix, slice};
 use crate::errors::raise;
 use crate::scheduler::DraftPlan;
 
+type Matrix<'py, T> = Bound<'py, PyArray2<T>>;
+
 /// A draft mode by its word.
 pub(crate) fn draft_mode(word: &str) -> PyResult<DraftMode> {
     let modes = [DraftMode::Greedy, DraftMode::Coupled, DraftMode::Sampled];
@@ -121,6 +123,7 @@ fn logits_of<'py>(logits: &Bound<'py, PyAny>) -> PyResult<PyReadonlyArray2<'py, 
 /// Raises ShapeMismatchError for another number of rows or columns, ValueError for a row that the plan
 /// does not have, a width outside 1..D or no tau above 0.
 #[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "as PyO3 extracts it")]
 pub(crate) fn coupled_candidates<'py>(
     py: Python<'py>,
     plan: &Bound<'py, DraftPlan>,
@@ -129,7 +132,7 @@ pub(crate) fn coupled_candidates<'py>(
     target_ids: &Bound<'py, PyArray1<i32>>,
     width: usize,
     tau: Vec<f64>,
-) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray2<i32>>)> {
+) -> PyResult<(Matrix<'py, f32>, Matrix<'py, i32>)> {
     let logits = logits_of(logits)?;
     let (rows, target_ids) = (rows.readonly(), target_ids.readonly());
     let rows = slice("rows", &rows)?;
@@ -178,17 +181,8 @@ fn coupled(
     for ((&row, values), (shares, ids)) in rows.iter().zip(logits_rows).zip(out) {
         let (noise, depth) = draft_rows.depth_of(row as usize);
         if noise.temperature > 0.0 {
-            let (target_ids, tau) = (logits.target_ids, tau[depth.min(tau.len() - 1)]);
-            core::coupled_candidates(
-                values,
-                target_ids,
-                noise,
-                depth,
-                tau,
-                &mut scratch,
-                ids,
-                shares,
-            );
+            let noise = noise.at_depth(depth, tau[depth.min(tau.len() - 1)]);
+            core::coupled_candidates(values, logits.target_ids, noise, &mut scratch, ids, shares);
         }
     }
     (shares, ids)
@@ -214,7 +208,7 @@ pub(crate) fn sample_drafts<'py>(
     target_ids: &Bound<'py, PyArray1<i32>>,
     starts: &Bound<'py, PyArray1<i32>>,
     parents: &Bound<'py, PyArray1<i32>>,
-) -> PyResult<(Py<PyArray1<i32>>, Bound<'py, PyArray2<f32>>)> {
+) -> PyResult<(Py<PyArray1<i32>>, Matrix<'py, f32>)> {
     let logits = logits_of(logits)?;
     let (target_ids, starts, parents) =
         (target_ids.readonly(), starts.readonly(), parents.readonly());

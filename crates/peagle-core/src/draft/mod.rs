@@ -50,6 +50,18 @@ pub struct DraftNoise {
     pub position: i32,
 }
 
+impl DraftNoise {
+    /// For the drafts of one depth, counted from 0; `tau` flattens the drafter's law there.
+    #[must_use]
+    pub fn at_depth(self, depth: usize, tau: f64) -> Self {
+        Self {
+            temperature: self.temperature * tau,
+            position: self.position + depth as i32,
+            ..self
+        }
+    }
+}
+
 /// Buffers that are used again from row to row.
 #[derive(Debug, Default)]
 pub struct DraftScratch {
@@ -60,17 +72,15 @@ pub struct DraftScratch {
 
 /// The candidates of one depth of a coupled draft, best first.
 ///
-/// `logits` is `[draft vocabulary]`, `target_ids` the target id of each draft id, `depth` counts from 0.
-/// `tau` flattens the drafter's law at this depth: siblings are the smallest
-/// `E_i / draft_prob_i^(1/tau)`. `draft_ids` and `log_shares` have one length, the number of candidates; a
-/// share is the reciprocal score over the sum of those of all candidates, an estimate of how likely the
-/// target is to draw the token. A row that has a NaN or no finite largest value gives NaN shares.
+/// `logits` is `[draft vocabulary]`, `target_ids` the target id of each draft id, `noise` that
+/// [of the depth](DraftNoise::at_depth): candidates are the smallest `E_i / draft_prob_i^(1/tau)`.
+/// `draft_ids` and `log_shares` have one length, the number of candidates; a share is the reciprocal score
+/// over the sum of those of all candidates, an estimate of how likely the target is to draw the token. A
+/// row that has a NaN or no finite largest value gives NaN shares.
 pub fn coupled_candidates(
     logits: &[f32],
     target_ids: &[TokenId],
     noise: DraftNoise,
-    depth: usize,
-    tau: f64,
     scratch: &mut DraftScratch,
     draft_ids: &mut [i32],
     log_shares: &mut [f32],
@@ -82,12 +92,12 @@ pub fn coupled_candidates(
         weights,
         smallest,
     } = scratch;
-    let Some(scale) = usable_scale(logits, noise.temperature * tau, maxima) else {
+    let Some(scale) = usable_scale(logits, noise.temperature, maxima) else {
         return;
     };
     simd::fill_weights(logits, scale, weights);
     let key = noise.seed.key(Purpose::Sample);
-    let position = noise.position as u32 + depth as u32;
+    let position = noise.position as u32;
     let best = smallest.run(weights, target_ids, key, position, draft_ids.len());
     let total: f64 = best.iter().map(|&(score, _)| 1.0 / score).sum();
     for ((&(score, index), draft_id), log_share) in best.iter().zip(draft_ids).zip(log_shares) {

@@ -29,7 +29,14 @@ fn candidates(
 ) -> (Vec<i32>, Vec<f32>) {
     let (mut found, mut shares) = (vec![0; width], vec![0.0; width]);
     let scratch = &mut DraftScratch::default();
-    coupled_candidates(logits, ids, noise, 2, 1.0, scratch, &mut found, &mut shares);
+    coupled_candidates(
+        logits,
+        ids,
+        noise.at_depth(2, 1.0),
+        scratch,
+        &mut found,
+        &mut shares,
+    );
     (found.iter().map(|&i| ids[i as usize]).collect(), shares)
 }
 

@@ -28,7 +28,7 @@ impl DraftProbs {
     pub fn new(probs: Arc<[f32]>, range: Range<usize>, target_ids: Arc<[TokenId]>) -> Result<Self> {
         let width = target_ids.len().max(1);
         let whole = range.start <= range.end && range.end <= probs.len();
-        if !whole || range.len() % width != 0 {
+        if !whole || !range.len().is_multiple_of(width) {
             return Err(Error::ShapeMismatch {
                 name: "number of draft probabilities",
                 got: probs.len() as i64,
