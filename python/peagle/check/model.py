@@ -57,7 +57,7 @@ def check_model(
         if llm.head is None:
             raise ConfigError(
                 "check compares speculation on with off, and there is no head",
-                hint="name one with --head",
+                hint="name the folder of a head",
             )
         checks = _ModelCheck(llm, shape, quick=quick)
         for case in checks.on_equals_off(ks):
