@@ -4,7 +4,8 @@
 
 All sides alternate; a round gives each of them the same prompts and the same seed, and the next
 round another seed. Speed is the median over rounds, acceptance length (which counts the extra
-token) the mean; the last column is the speed over the same engine without drafts.
+token) the mean; the last column is the median speed over that of the same engine without drafts,
+measured right beside it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import mean, median
 
 from peagle import LLM
@@ -41,9 +42,8 @@ class Side:
     shape: str
     results: list[Result] = field(default_factory=list)
 
-    def row(self, plain: float) -> dict[str, object]:
-        """What is printed; `plain` is tokens/s without drafts."""
-        rate = median(r.tokens_per_s for r in self.results)
+    def row(self) -> dict[str, object]:
+        """What is printed."""
         lengths = [r.acceptance_length for r in self.results if r.acceptance_length is not None]
         return {
             "temperature": self.temperature,
@@ -51,8 +51,8 @@ class Side:
             "drafts": self.drafts,
             "shape": self.shape,
             "acceptance_length": mean(lengths),
-            "tokens_per_s": rate,
-            "speedup": rate / plain,
+            "tokens_per_s": median(r.tokens_per_s for r in self.results),
+            "speedup": median(r.speedup for r in self.results if r.speedup is not None),
         }
 
 
@@ -101,24 +101,15 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, object]]:
     prompts = [first.encode_chat(r.messages) for r in records[: arguments.num_prompts]]
     temperatures = [float(t) for t in arguments.temperatures.split(",")]
     sides = [Side(t, *method) for t in temperatures for method in METHODS]
-    plain: dict[float, list[float]] = {t: [] for t in temperatures}
-
-    def run(llm: LLM, k: int, temperature: float, seed: int) -> Result:
-        params = {"max_tokens": arguments.max_tokens, "ignore_eos": True}
-        params |= {"temperature": temperature, "seed": seed}
-        return run_bench(llm, prompts, [k], params, rounds=1)[0]
-
     for seed in range(arguments.rounds):
-        for temperature in temperatures:
-            plain[temperature].append(run(first, 0, temperature, seed).tokens_per_s)
         for side in sides if seed % 2 == 0 else sides[::-1]:
             llm = engines[side.verification, side.drafts, side.shape]
-            side.results.append(run(llm, arguments.k, side.temperature, seed))
-            print(
-                f"round {seed + 1}: {asdict(side) | {'results': len(side.results)}}",
-                file=sys.stderr,
-            )
-    return [side.row(median(plain[side.temperature])) for side in sides]
+            params = {"max_tokens": arguments.max_tokens, "ignore_eos": True, "seed": seed}
+            params["temperature"] = side.temperature
+            _, result = run_bench(llm, prompts, [0, arguments.k], params, rounds=1)
+            side.results.append(result)
+            print(f"round {seed + 1}:", side.row(), file=sys.stderr)
+    return [side.row() for side in sides]
 
 
 if __name__ == "__main__":
