@@ -41,8 +41,15 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "t1": {"temperature": 1.0},
+    "t1_norm": {"temperature": 1.0, "logprobs": 0},
     "top_k": {"temperature": 1.0, "top_k": 50},
     "top_p": {"temperature": 1.0, "top_p": 0.95},
+    "penalties": {
+        "temperature": 1.0,
+        "repetition_penalty": 1.1,
+        "frequency_penalty": 0.3,
+        "presence_penalty": 0.2,
+    },
 }
 Side = Callable[[], Any]
 

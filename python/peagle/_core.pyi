@@ -50,6 +50,9 @@ class InvalidMaxTokensError(PeagleError):
 class InvalidMinPError(PeagleError):
     """min_p is outside [0, 1]."""
 
+class InvalidParameterError(PeagleError):
+    """A parameter of a request is outside its range."""
+
 class InvalidTemperatureError(PeagleError):
     """The temperature is negative or not finite."""
 
@@ -77,6 +80,9 @@ class MissingDraftProbsError(PeagleError):
 class NanLogitsError(PeagleError):
     """A row of target logits has a NaN."""
 
+class ProcessorFailedError(PeagleError):
+    """A request's own logits processor failed."""
+
 class PromptTooLongError(PeagleError):
     """A prompt leaves no room for one output token."""
 
@@ -88,6 +94,9 @@ class SpeculationCapError(PeagleError):
 
 class StepOrderError(PeagleError):
     """schedule and update were called out of turn."""
+
+class TokenOutsideVocabularyError(PeagleError):
+    """A parameter names a token that the target does not have."""
 
 class TooManyDraftsError(PeagleError):
     """More draft tokens than a request may have."""
@@ -296,18 +305,18 @@ class Plan(Batch):
         """int32 [R + 1]: request i has logits_rows[logits_start[i]:logits_start[i + 1]], maybe none."""
 
     @property
+    def needs_logits(self) -> bool:
+        """Whether any request has processors, wants log probabilities, or has sampled drafts to be compared
+        with the target's law: draws that were made elsewhere are then not enough.
+        """
+
+    @property
     def request_ids(self) -> _Int64:
         """int64 [R]."""
 
     @property
     def wants_hidden(self) -> bool:
         """Whether any of the requests may ever have drafts: only then are hidden states worth keeping."""
-
-    @property
-    def wants_probs(self) -> bool:
-        """Whether verification compares draft probabilities with the target's, so that the target's own
-        draws are not enough.
-        """
 
 @final
 class RequestStep:
@@ -320,6 +329,12 @@ class RequestStep:
     @property
     def finish_reason(self) -> str | None:
         """None, "stop", "length" or "error"."""
+
+    @property
+    def logprobs(self) -> list[tuple[int, float, int, list[tuple[int, float]]]]:
+        """(token id, logprob, rank, [(token id, logprob), ...] of the likeliest) of each committed token,
+        if the request asked for them.
+        """
 
     @property
     def num_accepted(self) -> int:
@@ -407,13 +422,27 @@ class Scheduler:
         eos_token_ids: list[int] = ...,
         stop_token_ids: list[int] = ...,
         num_speculative_tokens: int | None = None,
+        min_tokens: int = 0,
+        allowed_token_ids: list[int] | None = None,
+        bad_words: list[list[int]] = ...,
+        logit_bias: list[tuple[int, float]] = ...,
+        logits_processor: Any | None = None,
+        repetition_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        logprobs: int | None = None,
+        processed_logprobs: bool = False,
     ) -> None:
         """Puts a request at the end of the queue. An error leaves the scheduler as it was.
 
         `top_k` 0, `top_p` 1 and `min_p` 0 are off; temperature 0 is greedy. `seed` is an unsigned
         64-bit number. `ignore_eos` disables `eos_token_ids` only. `num_speculative_tokens` None = the
         engine's number, 0 = no speculation. `max_tokens` may reach past `max_model_len`: the request
-        then ends with "length" there.
+        then ends with "length" there. Tokens in `eos_token_ids` and `stop_token_ids` are masked until
+        there are `min_tokens`. `bad_words` are token sequences; `logits_processor` is called with a
+        node's logits, np.float32 [V], and the token ids that lead to it, np.int32, and edits the row or
+        returns another. `logprobs` asks for the log probability of each token and of so many likeliest
+        ones, of the target's own law or, with `processed_logprobs`, of the one that is sampled from.
         """
 
     def cancel_step(self) -> None:
@@ -618,7 +647,9 @@ def rms_norm(x: _Numbers, weight: _Numbers, eps: float, out: _Numbers) -> None:
     """
 
 def row_parameters(plan: Plan) -> RowParameters:
-    """The parameters of the rows of a plan that have logits, in order."""
+    """The parameters of the rows of a plan that have logits, in order. Raises ValueError for a plan whose
+    `needs_logits` is set.
+    """
 
 def sample_drafts(
     plan: DraftPlan,

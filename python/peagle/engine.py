@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from peagle.propose.base import Proposer
 from peagle.propose.choose import VERIFICATIONS, check_word
 from peagle.runner import ModelRunner
 from peagle.verify import verify
+
+Reported = tuple[int, float, int, list[tuple[int, float]]]
+"""Of one token: (token id, logprob, rank, [(token id, logprob), ...] of the likeliest)."""
 
 StopCheck = Callable[[list[int]], int]
 """Told the tokens of a step, answers how many a stop string leaves, or -1 without one."""
@@ -48,6 +51,8 @@ class RequestUpdate:
     error: str | None
     num_drafted: int
     num_accepted: int
+    logprobs: list[Reported] = field(default_factory=list)
+    """Of each token, if the request asked for them."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +104,16 @@ class Engine:
         params: SamplingParams,
         *,
         eos_token_ids: Sequence[int],
+        bad_words: Sequence[Sequence[int]] = (),
         stop_check: StopCheck | None = None,
     ) -> int:
         """Queues a request.
 
         Args:
             prompt_token_ids: ids of the target's vocabulary.
+            params: of which `bad_words` is not read: the engine knows no text.
             eos_token_ids: the model's own ends.
+            bad_words: token ids of each.
             stop_check: asked about the tokens of every step.
 
         Returns:
@@ -114,6 +122,7 @@ class Engine:
         Raises:
             PeagleError: a subclass for each bad value; nothing was queued.
         """
+        allowed = params.allowed_token_ids
         seed = secrets.randbits(64) if params.seed is None else int(params.seed)
         self.scheduler.add(
             request_id,
@@ -128,6 +137,16 @@ class Engine:
             eos_token_ids=list(eos_token_ids),
             stop_token_ids=list(params.stop_token_ids),
             num_speculative_tokens=params.num_speculative_tokens,
+            min_tokens=params.min_tokens,
+            allowed_token_ids=None if allowed is None else list(allowed),
+            bad_words=[list(word) for word in bad_words],
+            logit_bias=list((params.logit_bias or {}).items()),
+            logits_processor=params.logits_processor,
+            repetition_penalty=params.repetition_penalty,
+            frequency_penalty=params.frequency_penalty,
+            presence_penalty=params.presence_penalty,
+            logprobs=params.logprobs,
+            processed_logprobs=params.logprobs_mode == "processed_logprobs",
         )
         if stop_check is not None:
             self._stop_checks[request_id] = stop_check
@@ -236,4 +255,5 @@ class Engine:
             output.error,
             output.num_drafted,
             output.num_accepted,
+            output.logprobs,
         )

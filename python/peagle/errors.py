@@ -18,6 +18,7 @@ from peagle._core import (
     InvalidDraftVocabularyError,
     InvalidMaxTokensError,
     InvalidMinPError,
+    InvalidParameterError,
     InvalidTemperatureError,
     InvalidTokenError,
     InvalidTopKError,
@@ -28,15 +29,18 @@ from peagle._core import (
     MissingDraftProbsError,
     NanLogitsError,
     PeagleError,
+    ProcessorFailedError,
     PromptTooLongError,
     ShapeMismatchError,
     SpeculationCapError,
     StepOrderError,
+    TokenOutsideVocabularyError,
     TooManyDraftsError,
     UnknownRequestError,
 )
 
 __all__ = [
+    "BadWordError",
     "ChatTemplateError",
     "CheckpointError",
     "ConfigError",
@@ -59,6 +63,7 @@ __all__ = [
     "InvalidDraftVocabularyError",
     "InvalidMaxTokensError",
     "InvalidMinPError",
+    "InvalidParameterError",
     "InvalidTemperatureError",
     "InvalidTokenError",
     "InvalidTopKError",
@@ -70,12 +75,14 @@ __all__ = [
     "MissingDraftProbsError",
     "NanLogitsError",
     "PeagleError",
+    "ProcessorFailedError",
     "PromptError",
     "PromptTooLongError",
     "ShapeMismatchError",
     "SpeculationCapError",
     "StepOrderError",
     "StopStringError",
+    "TokenOutsideVocabularyError",
     "TokenizerError",
     "TokenizerMissingError",
     "TooManyDraftsError",
@@ -107,6 +114,10 @@ class PromptError(_HintedError):
 
 class StopStringError(_HintedError):
     """A stop string cannot be used."""
+
+
+class BadWordError(_HintedError):
+    """A bad word cannot be used."""
 
 
 class GenerationError(_HintedError):

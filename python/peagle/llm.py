@@ -19,7 +19,7 @@ from peagle.config import (
     target_folder,
     warn_about_head,
 )
-from peagle.engine import Engine, RequestUpdate
+from peagle.engine import Engine, Reported, RequestUpdate
 from peagle.errors import (
     ConfigError,
     GenerationError,
@@ -52,6 +52,18 @@ Prompt = str | TokensPrompt
 StepListener = Callable[[list[RequestUpdate]], None]
 
 
+@dataclass(frozen=True)
+class Logprob:
+    """How likely a token was."""
+
+    logprob: float
+    """Natural logarithm of its probability."""
+    rank: int
+    """1 for the likeliest token."""
+    decoded_token: str | None
+    """Its text, where there is a tokenizer."""
+
+
 @dataclass
 class CompletionOutput:
     """One generated text."""
@@ -62,6 +74,8 @@ class CompletionOutput:
     """`stop`, `length`, `error`, `abort` (the stream was closed), or `None` while it goes on."""
     seed: int
     """What the noise was keyed with; the same seed gives the same text."""
+    logprobs: list[dict[int, Logprob]] | None = None
+    """Of each token id: of the token itself and of the likeliest ones, if asked for."""
     error: str | None = None
     """What went wrong, if finish_reason is `error`."""
     num_windows: int = 0
@@ -318,10 +332,11 @@ class LLM:
                 )
         return [int(i) for i in ids]
 
-    def _need_tokenizer(self) -> Tokenizer:
+    def _need_tokenizer(self, parameter: str = "") -> Tokenizer:
         if self.tokenizer is None:
+            reason = f"{parameter} needs a tokenizer: " if parameter else ""
             raise TokenizerMissingError(
-                f"the model folder has no {TOKENIZER_FILE}",
+                f"{reason}the model folder has no {TOKENIZER_FILE}",
                 hint="add the model's tokenizer.json, or give token ids from Python "
                 '({"prompt_token_ids": [...]})',
             )
@@ -368,19 +383,29 @@ class LLM:
                 hint="the same parameters hold for all prompts of a call",
             )
         ids = self._checked_ids(prompt_token_ids)
-        checker = StopChecker(self.tokenizer, params.stop_strings) if self.tokenizer else None
-        if checker is None and params.stop_strings:
-            self._need_tokenizer()
+        params.check_vocabulary(self.target.config.vocab_size)
+        checker = None
+        if self.tokenizer is not None or params.stop_strings:
+            checker = StopChecker(
+                self._need_tokenizer("stop"), params.stop_strings, min_tokens=params.min_tokens
+            )
+        bad_words = []
+        for word in params.bad_word_strings:
+            bad_words += self._need_tokenizer("bad_words").word_ids(word)
         request_id, self._next_id = self._next_id, self._next_id + 1
         seed = self.engine.add(
             request_id,
             ids,
             params,
             eos_token_ids=self._eos_token_ids,
+            bad_words=bad_words,
             stop_check=checker.check if checker is not None and params.stop_strings else None,
         )
         completion = CompletionOutput("", [], None, seed)
-        request = _Request(request_id, RequestOutput(ids, [completion]), checker)
+        if params.logprobs is not None:
+            completion.logprobs = []
+        output = RequestOutput(ids, [completion])
+        request = _Request(request_id, output, checker, self.tokenizer)
         self._requests[request_id] = request
         return request
 
@@ -392,6 +417,7 @@ class _Request:
     request_id: int
     output: RequestOutput
     checker: StopChecker | None
+    tokenizer: Tokenizer | None
     news: list[str] = field(default_factory=list)
     """Text of each step that nobody has taken yet."""
 
@@ -403,6 +429,8 @@ class _Request:
         """Adds what a step brought."""
         completion = self.completion
         completion.token_ids.extend(update.token_ids)
+        if completion.logprobs is not None:
+            completion.logprobs.extend(map(self._logprobs, update.logprobs))
         completion.finish_reason = update.finish_reason
         completion.num_windows += update.num_drafted > 0
         completion.num_drafted += update.num_drafted
@@ -414,6 +442,18 @@ class _Request:
             new = self.checker.commit(update.token_ids, finished=finished)
         completion.text += new
         self.news.append(new)
+
+    def _logprobs(self, reported: Reported) -> dict[int, Logprob]:
+        token_id, logprob, rank, likeliest = reported
+        found = {token_id: Logprob(logprob, rank, self._decode(token_id))}
+        for rank, (other, logprob) in enumerate(likeliest, 1):
+            found.setdefault(other, Logprob(logprob, rank, self._decode(other)))
+        return found
+
+    def _decode(self, token_id: int) -> str | None:
+        if self.tokenizer is None:
+            return None
+        return self.tokenizer.decode([token_id], skip_special_tokens=False)
 
     def take_news(self) -> str:
         """The text since the last call."""

@@ -18,14 +18,20 @@ class StopChecker:
     The answer depends on the tokens alone, never on how they are cut into windows: token n is
     the last one if the text of tokens 1..n (without half a character at its end) contains a stop
     string and that of 1..n-1 does not. The text then ends before the leftmost stop string in it.
-    A stop string that is itself a special token ends the request at that token.
+    A stop string that is itself a special token ends the request at that token. The first
+    ``min_tokens`` tokens end nothing, nor does a stop string that was whole by then.
 
     ``check`` asks about tokens that may yet be cut for another reason and changes nothing;
     ``commit`` takes those that stay.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stops: Sequence[str] = (), *, skip_special_tokens: bool = True
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str] = (),
+        *,
+        min_tokens: int = 0,
+        skip_special_tokens: bool = True,
     ) -> None:
         """Prepare for one request.
 
@@ -44,7 +50,10 @@ class StopChecker:
         self._stop_ids = frozenset(hidden[stop] for stop in stops if stop in hidden)
         self._stops = tuple(dict.fromkeys(stop for stop in stops if stop not in hidden))
         self._longest = max(map(len, self._stops), default=0)
+        self._min_tokens = min_tokens
+        self._num_tokens = 0
         self._tail = ""  # certain text from which a stop string may still grow
+        self._barred = 0  # characters of the tail and what follows where no stop string may end
         self._parts: list[str] = []  # text given out
         self._ended = False
 
@@ -60,14 +69,19 @@ class StopChecker:
         """
         if not self._stops and not self._stop_ids:
             return NO_STOP
-        detokenizer, tail = self._detokenizer.copy(), self._tail
+        detokenizer, tail, barred = self._detokenizer.copy(), self._tail, self._barred
         for count, token_id in enumerate(token_ids, 1):
-            if token_id in self._stop_ids:
+            may_end = self._num_tokens + count > self._min_tokens
+            if may_end and token_id in self._stop_ids:
                 return count
             tail += detokenizer.push(token_id)
-            if self._find(tail + _whole(detokenizer.pending_text())) is not None:
+            certain = tail + _whole(detokenizer.pending_text())
+            if not may_end:
+                barred = len(certain)
+            elif self._find(certain, barred) is not None:
                 return count
-            tail = tail[self._safe_length(tail) :]
+            safe = self._safe_length(tail)
+            tail, barred = tail[safe:], max(0, barred - safe)
         return NO_STOP
 
     def commit(self, token_ids: Sequence[int], *, finished: bool = False) -> str:
@@ -94,25 +108,28 @@ class StopChecker:
 
     def _take(self, token_id: int, shown: list[str]) -> bool:
         """Take one token, append what may be shown, and say whether a stop ended the text."""
-        if token_id in self._stop_ids:
+        self._num_tokens += 1
+        may_end = self._num_tokens > self._min_tokens
+        if may_end and token_id in self._stop_ids:
             shown.append(self._tail + self._detokenizer.flush())
             return True
         self._tail += self._detokenizer.push(token_id)
         if self._stops:
             certain = self._tail + _whole(self._detokenizer.pending_text())
-            start = self._find(certain)
-            if start is not None:
+            if not may_end:
+                self._barred = len(certain)
+            elif (start := self._find(certain, self._barred)) is not None:
                 shown.append(certain[:start])
                 return True
         safe = self._safe_length(self._tail)
         shown.append(self._tail[:safe])
-        self._tail = self._tail[safe:]
+        self._tail, self._barred = self._tail[safe:], max(0, self._barred - safe)
         return False
 
-    def _find(self, text: str) -> int | None:
-        """Return the leftmost start of a stop string in ``text``."""
-        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
-        return min(starts, default=None)
+    def _find(self, text: str, barred: int) -> int | None:
+        """Return the leftmost start of a stop string that ends in ``text[barred:]``."""
+        found = (text.find(stop, max(0, barred + 1 - len(stop))) for stop in self._stops)
+        return min((start for start in found if start >= 0), default=None)
 
     def _safe_length(self, text: str) -> int:
         """Return the length of ``text`` without the longest ending that begins a stop string."""

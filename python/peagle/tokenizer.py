@@ -11,7 +11,7 @@ import tokenizers
 
 from peagle.arguments import is_integer
 from peagle.chat_template import ChatTemplate
-from peagle.errors import ChatTemplateError, TokenizerError
+from peagle.errors import BadWordError, ChatTemplateError, TokenizerError
 
 TOKENIZER_FILE: Final = "tokenizer.json"
 _NAMED_TOKENS: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -110,6 +110,18 @@ class Tokenizer:
                 f"the text has a lone surrogate at character {error.start}"
             ) from None
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def word_ids(self, word: str) -> list[list[int]]:
+        """Return a word's token ids at the start of a text and, if they differ, after a space.
+
+        Raises:
+            BadWordError: the word has no token.
+        """
+        word = word.lstrip()
+        forms = [self.encode(text, add_special_tokens=False) for text in (word, " " + word)]
+        if not word or not all(forms):
+            raise BadWordError(f"bad_words has {word!r}, expected words of at least one token")
+        return forms[: 1 + (forms[1] != forms[0])]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of token ids; ids without a token add nothing."""

@@ -3,7 +3,7 @@
 The rules live in the Rust core (`peagle._core.verify`); this module checks what only torch knows
 and hands the tensor over without a copy. Logits on another device stay there: the same draw in
 torch operators reduces each row to its token, and the core walks the trees over the tokens.
-Rejection and block verification need whole rows, which are copied.
+Processors, log probabilities, rejection and block verification need whole rows, which are copied.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def verify(plan: _core.Plan, logits: torch.Tensor) -> _core.Verdicts:
     if logits.dim() != 2:
         raise ShapeMismatchError(f"logits have {logits.dim()} dimensions, expected 2")
     if logits.device.type != "cpu":
-        if not plan.wants_probs:
+        if not plan.needs_logits:
             return verify_on_device(plan, logits)
         logits = logits.contiguous().cpu()
     if not logits.is_contiguous():
@@ -67,6 +67,7 @@ def verify_on_device(plan: _core.Plan, logits: torch.Tensor) -> _core.Verdicts:
     """`verify` for logits [L, V] on any device: only token ids, flags and error codes leave it.
 
     Raises:
+        ValueError: the plan needs its logits, not draws alone.
         ShapeMismatchError: another number of rows than the plan's.
     """
     rows = _core.row_parameters(plan)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from peagle import LLM, SamplingParams
 from tests.tiny import edit_head, make_head, make_target
 
 
@@ -55,6 +56,12 @@ def assert_user_error(done: subprocess.CompletedProcess[str], *words: str) -> No
         (["-k", "-1"], ["-1"]),
         (["--seed", "-1"], ["seed", "-1"]),
         (["--device", "tpu"], ["tpu"]),
+        (["--min-tokens", "300"], ["min_tokens", "300", "max_tokens"]),
+        (["--presence-penalty", "nan"], ["presence_penalty", "NaN", "-2 to 2"]),
+        (["--logit-bias", "x"], ["--logit-bias", "'x'", "TOKEN_ID=BIAS"]),
+        (["--allowed-token-id", "49152"], ["allowed_token_ids", "49152", "49151"]),
+        (["--bad-word", " "], ["bad_words", "at least one token"]),
+        (["--logprobs-mode", "raw"], ["logprobs_mode", "'raw'", "raw_logprobs"]),
     ],
     ids=lambda value: " ".join(value),
 )
@@ -104,6 +111,51 @@ def test_generate_as_json_is_one_object(tmp_path: Path) -> None:
     assert answer["usage"]["completion"] == len(answer["token_ids"]) <= 12
     plain = peagle("generate", "Name a colour.", *arguments, "--head", "none")
     assert json.loads(plain.stdout)["token_ids"] == answer["token_ids"]
+
+
+def test_generate_passes_every_parameter_on() -> None:
+    """The command's answer is that of `LLM` with the same parameters."""
+    parameters: dict[str, Any] = {
+        "max_tokens": 10,
+        "min_tokens": 3,
+        "temperature": 0.8,
+        "top_p": 0.9,
+        "top_k": 40,
+        "min_p": 0.01,
+        "seed": 7,
+        "repetition_penalty": 1.2,
+        "frequency_penalty": 0.3,
+        "presence_penalty": -0.4,
+        "logprobs": 2,
+        "logprobs_mode": "processed_logprobs",
+    }
+    options = [part for name, value in parameters.items() for part in option(name, value)]
+    lists: dict[str, Any] = {
+        "bad_words": ["The", "Blue"],
+        "stop": ["zebra"],
+        "stop_token_ids": [2, 198],
+        "logit_bias": {284: -100.0, 335: 1.5},
+        "allowed_token_ids": list(range(100, 2000, 3)),
+    }
+    for name in ("bad_words", "stop_token_ids", "allowed_token_ids", "stop"):
+        options += [part for value in lists[name] for part in option(name.removesuffix("s"), value)]
+    options += [
+        part for i, b in lists["logit_bias"].items() for part in option("logit_bias", f"{i}={b}")
+    ]
+    done = peagle("generate", "Name a colour.", "--json", *options)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    params = SamplingParams(**parameters, **lists)
+    expected = LLM("demo").chat([{"role": "user", "content": "Name a colour."}], params)[0]
+    assert found["token_ids"] == expected.token_ids
+    logprobs = expected.outputs[0].logprobs
+    assert logprobs is not None
+    assert [[int(i) for i in of] for of in found["logprobs"]] == [list(of) for of in logprobs]
+
+
+def option(name: str, value: object) -> list[str]:
+    """A parameter as an option of the command."""
+    return ["--" + name.replace("_", "-"), str(value)]
 
 
 def test_demo_as_json_reports_identical_texts() -> None:

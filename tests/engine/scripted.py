@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from peagle import LLM
 from peagle.propose.drafts import TokenTrees
 
 Continuation = Callable[[int, int], list[int]]
@@ -66,3 +67,30 @@ class ScriptedProposer:
             "first_wrong": wrong[:1] + right[1:],
         }[self._kind]
         return chosen, list(range(-1, len(chosen) - 1))
+
+
+def install(llm: LLM, proposer: ScriptedProposer) -> None:
+    """Makes an engine with a head draft by a script instead."""
+    llm.engine.proposer = proposer
+    llm.engine.runner._proposer = proposer
+    llm.engine.runner._taps = ()
+
+
+def draft_from_texts(llm: LLM, kind: str, texts: list[list[int]]) -> None:
+    """Makes an engine draft what follows in the first of the texts that begins as the request does.
+
+    Args:
+        llm: an engine with a head.
+        kind: see `ScriptedProposer`.
+        texts: prompt and output; may grow later.
+    """
+
+    def continuation(request_id: int, committed: int) -> list[int]:
+        if request_id not in llm._requests:  # aborted since its drafts were asked for
+            return []
+        output = llm._requests[request_id].output
+        begun = output.prompt_token_ids + output.token_ids
+        fitting = (text for text in texts if text[: len(begun)] == begun)
+        return next(fitting, [])[committed:]
+
+    install(llm, ScriptedProposer(kind, continuation, llm.target.config.vocab_size))

@@ -11,7 +11,7 @@ import pytest
 from peagle import LLM, SamplingParams
 from peagle.engine import Engine
 from peagle.llm import TokensPrompt
-from tests.engine.scripted import ScriptedProposer
+from tests.engine.scripted import ScriptedProposer, draft_from_texts, install
 from tests.tiny import VOCAB, make_head, make_target, random_ids
 
 KINDS = ["perfect", "wrong", "alternating", "empty", "first_wrong", "tree"]
@@ -62,10 +62,7 @@ def scripted(plain: LLM, folder: Path, kind: str, truth: list[list[int]], **sett
     def continuation(request_id: int, committed: int) -> list[int]:
         return list(texts[request_id][committed:])
 
-    proposer = ScriptedProposer(kind, continuation, VOCAB)
-    llm.engine.proposer = proposer
-    llm.engine.runner._proposer = proposer
-    llm.engine.runner._taps = ()
+    install(llm, ScriptedProposer(kind, continuation, VOCAB))
     return llm
 
 
@@ -86,6 +83,21 @@ def test_drafts_never_change_the_tokens(
         assert stats["accepted"] == 0 < stats["drafted"]
     assert stats["committed"] == sum(map(len, found))
     assert stats["free_blocks"] == llm.engine.scheduler.num_blocks
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_one_token_over_and_over_is_no_near_tie(plain: LLM, folder: Path, k: int) -> None:
+    """B12: a window of K + 1 rows and a row alone have the same argmax, in bfloat16 too.
+
+    https://github.com/vllm-project/vllm/issues/41758
+    """
+    prompt = TokensPrompt(prompt_token_ids=[17] * 48)
+    greedy = params(0.0, max_tokens=100)
+    truth = plain.generate(prompt, greedy)[0].token_ids
+    llm = head_llm(plain, folder, num_speculative_tokens=k)
+    draft_from_texts(llm, "perfect", [[17] * 48 + truth])
+    assert llm.generate(prompt, greedy)[0].token_ids == truth
+    assert llm.engine.scheduler.stats()["accepted"] >= 49
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 1.5])

@@ -33,6 +33,16 @@ BAD: dict[str, list[Any]] = {
     "stop_token_ids": NO_TOKEN_IDS,
     "ignore_eos": NO_FLAGS,
     "num_speculative_tokens": [value for value in NO_INTEGERS if value is not None],
+    "min_tokens": NO_INTEGERS,
+    "logit_bias": [5, "ab", [1], {-1: 0.0}, {1.5: 0.0}, {2**40: 0.0}, {1: "x"}, {1: None}],
+    "allowed_token_ids": [value for value in NO_TOKEN_IDS if value is not None],
+    "bad_words": NO_STRINGS,
+    "logits_processor": [5, "x", [abs]],
+    "repetition_penalty": NO_NUMBERS,
+    "frequency_penalty": NO_NUMBERS,
+    "presence_penalty": NO_NUMBERS,
+    "logprobs": [-1, 1.5, "1", True, [1], 2**31],
+    "logprobs_mode": [None, 1, "raw", "RAW_LOGPROBS"],
 }
 
 

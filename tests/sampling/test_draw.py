@@ -176,3 +176,16 @@ def test_another_number_of_rows_is_refused() -> None:
         _core.verify_drawn_rows(plan, tokens, flags[:1], np.zeros(2, np.uint8))
     with pytest.raises(ValueError, match="error code is 4"):
         _core.verify_drawn_rows(plan, tokens, flags, np.full(2, 4, np.uint8))
+
+
+@pytest.mark.parametrize(
+    "request_parameters", [{"presence_penalty": 1.0}, {"logprobs": 2}, {"logit_bias": [(3, 1.0)]}]
+)
+def test_draws_alone_are_refused_where_rows_are_processed_or_reported(
+    request_parameters: dict[str, Any],
+) -> None:
+    plan = plan_of([{}, request_parameters])
+    assert plan.needs_logits
+    assert not plan_of([{}, {"temperature": 1.0}]).needs_logits
+    with pytest.raises(ValueError, match="needs its logits"):
+        verify_on_device(plan, torch.zeros(2, 7))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.chat_template import ChatTemplate
-from peagle.errors import ChatTemplateError, TokenizerError
+from peagle.errors import BadWordError, ChatTemplateError, TokenizerError
 from peagle.tokenizer import Tokenizer, read_eos_token_ids
 
 CHATML = (
@@ -43,6 +43,22 @@ def test_byte_level_text_survives_the_round_trip(byte_tokenizer: Tokenizer, text
     ids = byte_tokenizer.encode(text)
     assert byte_tokenizer.decode(ids, skip_special_tokens=False) == text
     assert all(0 <= index < byte_tokenizer.vocab_size for index in ids)
+
+
+def test_a_bad_word_has_a_form_for_the_start_and_one_for_after_a_space(
+    byte_tokenizer: Tokenizer,
+) -> None:
+    forms = byte_tokenizer.word_ids("  stop")
+    assert [byte_tokenizer.decode(form) for form in forms] == ["stop", " stop"]
+    for word in ("", "   "):
+        with pytest.raises(BadWordError, match="at least one token"):
+            byte_tokenizer.word_ids(word)
+
+
+def test_a_bad_word_without_two_forms_has_one(fallback_tokenizer: Tokenizer) -> None:
+    """A tokenizer that puts a space before every text."""
+    forms = fallback_tokenizer.word_ids("the")
+    assert len({tuple(form) for form in forms}) == len(forms)
 
 
 def test_a_lone_surrogate_is_refused(byte_tokenizer: Tokenizer) -> None:

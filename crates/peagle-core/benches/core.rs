@@ -162,7 +162,7 @@ fn step(scheduler: &mut Scheduler, drafts: Option<&Drafts>, accepted: usize) -> 
             Ok(Walk {
                 token_ids,
                 path,
-                near_ties: 0,
+                ..Walk::default()
             }),
         );
     }

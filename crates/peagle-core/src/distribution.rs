@@ -148,19 +148,19 @@ pub fn draw<F: Format>(
     position: i32,
     scratch: &mut Scratch,
 ) -> Result<Draw> {
-    let (best, max) = best_token::<F>(row, position, scratch)?;
+    let max = check::<F>(row, position, &mut scratch.maxima)?;
+    let best = simd::first_max::<F>(row, &scratch.maxima, max);
     if sampling.temperature == 0.0 {
         return Ok(Draw {
             token: best as TokenId,
             near_tie: false,
         });
     }
-    let scale = Scale::new(max, sampling.temperature);
-    let min_logit = min_p_logit(max, sampling);
+    let law = Law::<F>::new(row, sampling, max, scratch);
+    let (scale, min_logit) = (law.scale, law.min_logit);
     let mut race = Race::new(key, position as u32, scale, sampling.temperature, min_logit);
     race.run(best as u32, max);
-    if truncates(sampling, row.len()) {
-        keep::<F>(row, sampling, scale, min_logit, scratch);
+    if law.is_listed {
         simd::race_listed(&scratch.kept, &mut race);
     } else {
         simd::race_row::<F>(row, &mut race);
@@ -181,25 +181,23 @@ pub fn processed_probs<F: Format>(
     scratch: &mut Scratch,
     probs: &mut Vec<f64>,
 ) -> Result<()> {
-    let (best, max) = best_token::<F>(row, position, scratch)?;
+    let max = check::<F>(row, position, &mut scratch.maxima)?;
     probs.clear();
     probs.resize(row.len(), 0.0);
     if sampling.temperature == 0.0 {
-        probs[best] = 1.0;
+        probs[simd::first_max::<F>(row, &scratch.maxima, max)] = 1.0;
         return Ok(());
     }
-    let scale = Scale::new(max, sampling.temperature);
-    let min_logit = min_p_logit(max, sampling);
+    let law = Law::<F>::new(row, sampling, max, scratch);
     let weight = |logit: f32| libm::exp((f64::from(logit) - f64::from(max)) / sampling.temperature);
-    if truncates(sampling, row.len()) {
-        keep::<F>(row, sampling, scale, min_logit, scratch);
+    if law.is_listed {
         for (&token, &logit) in scratch.kept.tokens.iter().zip(&scratch.kept.logits) {
             probs[token as usize] = weight(logit);
         }
     } else {
         for (prob, &bits) in probs.iter_mut().zip(row) {
             let logit = F::widen(bits);
-            if logit >= min_logit {
+            if logit >= law.min_logit {
                 *prob = weight(logit);
             }
         }
@@ -211,13 +209,15 @@ pub fn processed_probs<F: Format>(
     Ok(())
 }
 
-/// The first largest logit of a usable row, and its value; the maxima of the chunks stay in `scratch`.
-fn best_token<F: Format>(
+/// The largest logit of a row; `maxima` gets that of each chunk.
+///
+/// Errors: a NaN, positive infinity, or no finite logit in the row.
+pub(crate) fn check<F: Format>(
     row: &[F::Bits],
     position: i32,
-    scratch: &mut Scratch,
-) -> Result<(usize, f32)> {
-    let scanned = simd::scan::<F>(row, &mut scratch.maxima);
+    maxima: &mut Vec<f32>,
+) -> Result<f32> {
+    let scanned = simd::scan::<F>(row, maxima);
     if scanned.has_nan {
         return Err(Error::NanLogits { position });
     }
@@ -227,13 +227,92 @@ fn best_token<F: Format>(
     if scanned.max == f32::NEG_INFINITY {
         return Err(Error::MaskedLogits { position });
     }
-    let best = simd::first_max::<F>(row, &scratch.maxima, scanned.max);
-    Ok((best, scanned.max))
+    Ok(scanned.max)
 }
 
-/// Whether `top_k` or `top_p` may drop tokens.
-fn truncates(sampling: &Sampling, vocabulary: usize) -> bool {
-    (sampling.top_k > 0 && (sampling.top_k as usize) < vocabulary) || sampling.top_p < 1.0
+/// The law of a row at a temperature above 0.
+///
+/// Errors: a NaN, positive infinity, or no finite logit in the row.
+pub(crate) fn law<'a, F: Format>(
+    row: &'a [F::Bits],
+    sampling: &Sampling,
+    position: i32,
+    scratch: &mut Scratch,
+) -> Result<Law<'a, F>> {
+    let max = check::<F>(row, position, &mut scratch.maxima)?;
+    Ok(Law::new(row, sampling, max, scratch))
+}
+
+/// What a row becomes: `exp((logit - max) / temperature)` for each token that may be drawn, not
+/// normalised.
+pub(crate) struct Law<'a, F: Format> {
+    row: &'a [F::Bits],
+    temperature: f64,
+    scale: Scale,
+    /// No token with a lower logit may be drawn.
+    min_logit: f32,
+    /// Whether `scratch.kept` lists the tokens that may be drawn.
+    is_listed: bool,
+}
+
+impl<'a, F: Format> Law<'a, F> {
+    fn new(row: &'a [F::Bits], sampling: &Sampling, max: f32, scratch: &mut Scratch) -> Self {
+        let scale = Scale::new(max, sampling.temperature);
+        let min_logit = min_p_logit(max, sampling);
+        let top_k = sampling.top_k as usize;
+        let is_listed = (top_k > 0 && top_k < row.len()) || sampling.top_p < 1.0;
+        if is_listed {
+            keep::<F>(row, sampling, scale, min_logit, scratch);
+        }
+        Self {
+            row,
+            temperature: sampling.temperature,
+            scale,
+            min_logit,
+            is_listed,
+        }
+    }
+
+    /// The sum of the weights of all tokens that may be drawn.
+    pub(crate) fn total_weight(&self, scratch: &mut Scratch) -> f64 {
+        if !self.is_listed {
+            return simd::weight_sum::<F>(self.row, self.scale, self.min_logit);
+        }
+        let Scratch { kept, weights, .. } = scratch;
+        simd::fill_weights(&kept.logits, self.scale, weights);
+        simd::weight_at_least(&kept.logits, weights, f32::NEG_INFINITY).0
+    }
+
+    /// The log probability of a token with this logit.
+    pub(crate) fn log_prob(&self, logit: f32, total_weight: f64) -> f64 {
+        let exponent = (f64::from(logit) - f64::from(self.scale.max)) / self.temperature;
+        exponent - libm::log(total_weight)
+    }
+
+    /// The likeliest `count` tokens that may be drawn and their logits, best first, ties by id.
+    /// `scratch.kept` lists no others afterwards.
+    pub(crate) fn best(&self, count: usize, scratch: &mut Scratch) -> Vec<(TokenId, f32)> {
+        if count == 0 {
+            return Vec::new();
+        }
+        let Scratch {
+            maxima,
+            order,
+            kept,
+            ..
+        } = scratch;
+        if !self.is_listed {
+            let bound = top_k_bound(maxima, count, order).max(self.min_logit);
+            simd::collect::<F>(self.row, bound, maxima, kept);
+        }
+        if let Some(cut) = top_k_cut(&kept.logits, count, order) {
+            kept.cut(cut);
+        }
+        let tokens = kept.tokens.iter().map(|&token| token as TokenId);
+        let mut best: Vec<_> = tokens.zip(kept.logits.iter().copied()).collect();
+        best.sort_by(|a, b| descending(&a.1, &b.1));
+        best
+    }
 }
 
 /// The lowest logit that `min_p` keeps: `p >= min_p * max p` in logits.

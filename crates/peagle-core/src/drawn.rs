@@ -32,7 +32,8 @@ impl BadRow {
 /// Walks the windows of a plan over the draws of all its rows with logits, in order.
 ///
 /// Same verdicts as [`crate::verify::verify`] over the logits that were drawn from; a bad row counts
-/// only where the walk reaches it.
+/// only where the walk reaches it. For windows that do not need their logits
+/// ([`Window::needs_logits`]).
 pub fn verify_drawn(
     step: u64,
     windows: &[Window],

@@ -1,6 +1,6 @@
 //! Everything that can go wrong in the core, one variant per cause.
 
-use crate::ids::RequestId;
+use crate::ids::{RequestId, TokenId};
 
 /// The result of a fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -83,6 +83,34 @@ pub enum Error {
         id: RequestId,
         /// The value given.
         top_k: i64,
+    },
+    /// A parameter of a request is outside its range.
+    #[error("request {id} has {name} {value}, expected {expected}")]
+    InvalidParameter {
+        /// The request.
+        id: RequestId,
+        /// The parameter.
+        name: &'static str,
+        /// The value given.
+        value: String,
+        /// The range allowed.
+        expected: &'static str,
+    },
+    /// A parameter of a request names a token that the target does not have.
+    #[error("{name} has token id {token}, expected ids from 0 to {}", vocabulary - 1)]
+    TokenOutsideVocabulary {
+        /// The parameter.
+        name: &'static str,
+        /// The token id.
+        token: TokenId,
+        /// Tokens of the target.
+        vocabulary: usize,
+    },
+    /// A request's own logits processor failed.
+    #[error("the logits_processor failed: {reason}")]
+    ProcessorFailed {
+        /// What it said, or what is wrong with its row.
+        reason: String,
     },
     /// A request asks for more speculative tokens than the engine's cap.
     #[error("request {id} has num_speculative_tokens {k}, expected 0 to {cap}")]
@@ -254,7 +282,14 @@ impl Error {
             Self::NanLogits { .. } | Self::InfiniteLogits { .. } => {
                 Some("check the weights and the dtype of the target's forward pass")
             }
-            Self::MaskedLogits { .. } => Some("allow at least one token id"),
+            Self::MaskedLogits { .. } => Some(
+                "leave at least one token to allowed_token_ids, bad_words, min_tokens and \
+                 logits_processor",
+            ),
+            Self::ProcessorFailed { .. } => Some(
+                "it is called with float32 logits and the token ids of a path; it edits the row or \
+                 returns another",
+            ),
             _ => None,
         }
     }

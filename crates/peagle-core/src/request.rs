@@ -1,10 +1,14 @@
 //! One request: what was asked for, its tokens, and how far they are computed.
 
+use std::sync::Arc;
+
 use crate::distribution::Sampling;
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, RequestId, TokenId};
 use crate::kv::BlockPool;
+use crate::logprobs::WantedLogprobs;
 use crate::noise::Seed;
+use crate::processors::{Processing, Processors};
 use crate::tree::TokenTree;
 use crate::verify::DraftProbs;
 
@@ -13,8 +17,15 @@ use crate::verify::DraftProbs;
 pub struct RequestParams {
     /// Output tokens at most, at least 1.
     pub max_tokens: usize,
+    /// Output tokens that come before an end token, a stop token or a stop string may end it, at most
+    /// `max_tokens`: end and stop tokens are masked until then.
+    pub min_tokens: usize,
     /// How to draw.
     pub sampling: Sampling,
+    /// What changes the logits before.
+    pub processors: Processors,
+    /// Log probabilities to report.
+    pub logprobs: Option<WantedLogprobs>,
     /// The seed of the request's noise.
     pub seed: u64,
     /// Go on past `eos_token_ids`; `stop_token_ids` still end the request.
@@ -31,7 +42,10 @@ impl Default for RequestParams {
     fn default() -> Self {
         Self {
             max_tokens: 16,
+            min_tokens: 0,
             sampling: Sampling::default(),
+            processors: Processors::default(),
+            logprobs: None,
             seed: 0,
             ignore_eos: false,
             eos_token_ids: Vec::new(),
@@ -48,7 +62,7 @@ pub(crate) struct Request {
     /// Prompt, then committed output.
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) prompt_len: usize,
-    pub(crate) params: RequestParams,
+    pub(crate) params: Arc<RequestParams>,
     /// Cap of drafts for this request.
     pub(crate) max_k: usize,
     pub(crate) seed: Seed,
@@ -67,7 +81,7 @@ pub(crate) struct Request {
 impl Request {
     /// A request that has computed nothing yet.
     ///
-    /// Errors: an empty prompt, a negative token, or `max_tokens` 0.
+    /// Errors: an empty prompt, a negative token, or a parameter out of range.
     pub(crate) fn new(
         id: RequestId,
         prompt: &[TokenId],
@@ -83,7 +97,16 @@ impl Request {
         if params.max_tokens == 0 {
             return Err(Error::InvalidMaxTokens { id, max_tokens: 0 });
         }
+        if params.min_tokens > params.max_tokens {
+            return Err(Error::InvalidParameter {
+                id,
+                name: "min_tokens",
+                value: params.min_tokens.to_string(),
+                expected: "a number from 0 to max_tokens",
+            });
+        }
         params.sampling.validate(id)?;
+        params.processors.validate(id)?;
         let seed = Seed {
             value: params.seed,
             sample: 0,
@@ -92,7 +115,7 @@ impl Request {
             id,
             tokens: prompt.to_vec(),
             prompt_len: prompt.len(),
-            params,
+            params: Arc::new(params),
             max_k,
             seed,
             computed: 0,
@@ -111,6 +134,11 @@ impl Request {
     /// Committed output tokens.
     pub(crate) fn output_len(&self) -> usize {
         self.tokens.len() - self.prompt_len
+    }
+
+    /// What the rows of its next window are processed with.
+    pub(crate) fn processing(&self) -> Option<Processing> {
+        Processing::new(&self.params, &self.tokens, self.prompt_len)
     }
 
     /// Tokens that may still be committed.

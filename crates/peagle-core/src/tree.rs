@@ -112,6 +112,17 @@ impl TokenTree {
         std::iter::successors(parent_of(node), move |&node| parent_of(node))
     }
 
+    /// The tokens from the root to a node, its own among them; none for -1.
+    pub fn path(&self, node: i32) -> impl Iterator<Item = TokenId> + '_ {
+        let last = usize::try_from(node).ok();
+        let mut nodes: Vec<usize> = last
+            .into_iter()
+            .flat_map(|node| std::iter::once(node).chain(self.ancestors(node)))
+            .collect();
+        nodes.reverse();
+        nodes.into_iter().map(|node| self.tokens[node])
+    }
+
     /// Which nodes a node sees, `[len, len]` row-major: its ancestors and itself.
     pub fn mask(&self) -> Vec<bool> {
         let len = self.len();
@@ -149,6 +160,8 @@ mod tests {
         assert_eq!(tree.children(0).collect::<Vec<_>>(), [2, 3]);
         assert_eq!(tree.children(4).count(), 0);
         assert_eq!(tree.ancestors(4).collect::<Vec<_>>(), [2, 0]);
+        assert_eq!(tree.path(4).collect::<Vec<_>>(), [7, 9, 1]);
+        assert_eq!(tree.path(-1).count(), 0);
         assert_eq!(tree.child_with_token(0, 7), Some(3));
         assert_eq!(tree.child_with_token(-1, 9), None);
     }

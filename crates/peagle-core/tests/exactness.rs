@@ -362,6 +362,7 @@ fn a_walk_emits_its_accepted_path_and_one_more() {
         token_ids: vec![0, 1, 2],
         path: vec![0, 2],
         near_ties: 1,
+        ..Walk::default()
     };
     assert_eq!(walked, Ok(expected));
 }

@@ -18,6 +18,7 @@ use proptest::prelude::*;
 
 /// What a test does to the scheduler.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a few actions of a test")]
 enum Action {
     Add {
         prompt_len: usize,
@@ -485,6 +486,7 @@ prop_compose! {
             eos_token_ids: if has_eos { vec![0] } else { vec![] },
             stop_token_ids: if has_stop { vec![1, 2] } else { vec![] },
             num_speculative_tokens,
+            ..RequestParams::default()
         }
     }
 }

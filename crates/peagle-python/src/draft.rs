@@ -11,7 +11,7 @@ use peagle_core::{DraftMode, Error, Method};
 
 use crate::arrays::{array, matrix, slice};
 use crate::errors::raise;
-use crate::scheduler::DraftPlan;
+use crate::plan::DraftPlan;
 
 type Matrix<'py, T> = Bound<'py, PyArray2<T>>;
 

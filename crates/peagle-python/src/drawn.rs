@@ -10,7 +10,7 @@ use peagle_core::{self as core, NoiseKey, Purpose, Window};
 
 use crate::arrays::{array, array_of, slice};
 use crate::errors::raise;
-use crate::scheduler::Plan;
+use crate::plan::Plan;
 use crate::verify::Verdicts;
 
 /// What draws from the rows of a plan depend on besides the logits; L rows.
@@ -36,10 +36,15 @@ pub(crate) struct RowParameters {
     positions: Py<PyArray1<i32>>,
 }
 
-/// The parameters of the rows of a plan that have logits, in order.
+/// The parameters of the rows of a plan that have logits, in order. Raises ValueError for a plan whose
+/// `needs_logits` is set.
 #[pyfunction]
 pub(crate) fn row_parameters(py: Python<'_>, plan: &Bound<'_, Plan>) -> PyResult<RowParameters> {
     let (_, windows) = plan.get().windows();
+    if windows.iter().any(Window::needs_logits) {
+        let message = "the plan needs its logits, expected one that needs draws alone";
+        return Err(PyValueError::new_err(message));
+    }
     let depths = |window: &Window| {
         let mut depths = window.tree.depths();
         depths.insert(0, 0);

@@ -47,6 +47,9 @@ exceptions! {
     InvalidTopP => InvalidTopPError, "top_p is outside (0, 1].";
     InvalidMinP => InvalidMinPError, "min_p is outside [0, 1].";
     InvalidTopK => InvalidTopKError, "top_k is negative.";
+    InvalidParameter => InvalidParameterError, "A parameter of a request is outside its range.";
+    TokenOutsideVocabulary => TokenOutsideVocabularyError, "A parameter names a token that the target does not have.";
+    ProcessorFailed => ProcessorFailedError, "A request's own logits processor failed.";
     SpeculationCap => SpeculationCapError, "num_speculative_tokens is above the engine's cap.";
     KvCapacity => KvCapacityError, "A request could never fit into the KV pool.";
     DuplicateRequest => DuplicateRequestError, "A request id is already in use.";

@@ -9,6 +9,8 @@ mod draft;
 mod drawn;
 mod errors;
 mod kernels;
+mod plan;
+mod processors;
 mod scheduler;
 mod verify;
 

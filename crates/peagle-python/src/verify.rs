@@ -9,7 +9,7 @@ use peagle_core::{self as core, Logits};
 
 use crate::arrays::{array, array_of, matrix};
 use crate::errors::raise;
-use crate::scheduler::Plan;
+use crate::plan::Plan;
 
 /// What verification found, for the R' requests of a plan that had logits.
 #[pyclass(frozen, module = "peagle._core")]

@@ -19,6 +19,7 @@ from peagle.cli.shared import (
     Target,
     Verification,
     emit,
+    parse_bias,
     user_errors,
 )
 
@@ -35,7 +36,36 @@ def generate(
     min_p: Annotated[float, typer.Option(help="Least share of the likeliest token.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="64-bit seed; drawn when absent.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
+    min_tokens: Annotated[int, typer.Option(help="Fewest tokens before the text may end.")] = 0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Against tokens of prompt and output; above 0, 1 is off.")
+    ] = 1.0,
+    frequency_penalty: Annotated[
+        float, typer.Option(help="For each time the output holds a token; -2 to 2.")
+    ] = 0.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="For tokens that the output holds; -2 to 2.")
+    ] = 0.0,
+    bad_word: Annotated[
+        list[str] | None, typer.Option(help="Word not to write; may be repeated.")
+    ] = None,
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(help="TOKEN_ID=BIAS, -100 to 100; may be repeated."),
+    ] = None,
+    allowed_token_id: Annotated[
+        list[int] | None, typer.Option(help="Only these tokens; may be repeated.")
+    ] = None,
+    logprobs: Annotated[
+        int | None, typer.Option(help="In the JSON: log probabilities of so many likeliest tokens.")
+    ] = None,
+    logprobs_mode: Annotated[
+        str, typer.Option(help="raw_logprobs or processed_logprobs.")
+    ] = "raw_logprobs",
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    stop_token_id: Annotated[
+        list[int] | None, typer.Option(help="Stop token; may be repeated.")
+    ] = None,
     ignore_eos: Annotated[
         bool, typer.Option(help="Go on after the end-of-sequence token.")
     ] = False,
@@ -65,7 +95,17 @@ def generate(
         min_p=min_p,
         seed=seed,
         stop=tuple(stop or ()),
+        stop_token_ids=tuple(stop_token_id or ()),
         ignore_eos=ignore_eos,
+        min_tokens=min_tokens,
+        repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
+        bad_words=tuple(bad_word or ()),
+        logit_bias=dict(map(parse_bias, logit_bias or ())),
+        allowed_token_ids=allowed_token_id or None,
+        logprobs=logprobs,
+        logprobs_mode=logprobs_mode,  # type: ignore[arg-type]
     )
     llm = LLM(
         target,

@@ -102,6 +102,15 @@ def parse_ks(text: str) -> list[int]:
     return ks
 
 
+def parse_bias(text: str) -> tuple[int, float]:
+    """`17=-2.5` as a token id and its bias."""
+    token_id, _, bias = text.partition("=")
+    try:
+        return int(token_id), float(bias)
+    except ValueError:
+        raise ConfigError(f"--logit-bias is {text!r}, expected TOKEN_ID=BIAS") from None
+
+
 def emit(value: dict[str, Any], as_json: bool, output: Path | None) -> None:
     """Writes the JSON object to stdout, a file, or both."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"

@@ -36,8 +36,9 @@ pub(crate) struct End {
 /// The earliest end inside `tokens`, which `request` is about to commit; on the same token the
 /// earlier line of the table wins, so stop beats length.
 ///
-/// `cut` is how many tokens the stop-string check keeps, if it found one. An end token counts as a
-/// committed token.
+/// `cut` is how many tokens the stop-string check keeps, if it found one; like end and stop tokens, it
+/// ends nothing among the first `min_tokens` output tokens, which that check knows. An end token
+/// counts as a committed token.
 pub(crate) fn earliest_end(
     request: &Request,
     tokens: &[TokenId],
@@ -46,7 +47,12 @@ pub(crate) fn earliest_end(
 ) -> Option<End> {
     use FinishReason::{Length, Stop};
     let params = &request.params;
-    let first_of = |ids: &[TokenId]| tokens.iter().position(|t| ids.contains(t)).map(|at| at + 1);
+    let first_of = |ids: &[TokenId]| {
+        let mut endings = (0..tokens.len()).filter(|&at| ids.contains(&tokens[at]));
+        endings
+            .find(|at| request.output_len() + at >= params.min_tokens)
+            .map(|at| at + 1)
+    };
     let limit_at = |limit: usize, have: usize| {
         Some(limit.saturating_sub(have)).filter(|&kept| kept <= tokens.len())
     };

@@ -230,6 +230,8 @@ fn push_rows(plan: &mut Plan, flight: &Flight, request: &mut Request, config: &S
             tree,
             position: len as i32,
             sampling: request.params.sampling,
+            processing: request.processing(),
+            logprobs: request.params.logprobs,
             seed: request.seed,
             method: config.verification,
             draft_probs,

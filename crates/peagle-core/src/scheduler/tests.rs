@@ -40,7 +40,7 @@ fn accept(plan: &Plan, accepted: usize) -> Verdicts {
             Ok(Walk {
                 token_ids,
                 path,
-                near_ties: 0,
+                ..Walk::default()
             }),
         );
     }

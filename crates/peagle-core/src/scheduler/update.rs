@@ -5,6 +5,7 @@ use super::end::{End, FinishReason, earliest_end};
 use super::schedule::Flight;
 use crate::error::{Error, Result};
 use crate::ids::{RequestId, TokenId};
+use crate::logprobs::TokenLogprobs;
 use crate::plan::DraftPlan;
 use crate::request::Request;
 use crate::stats::Stats;
@@ -17,6 +18,8 @@ pub struct RequestStep {
     pub request_id: RequestId,
     /// Tokens committed, cut at the end of the request; an end token is among them.
     pub token_ids: Vec<TokenId>,
+    /// Of each committed token, if the request asked for them.
+    pub logprobs: Vec<TokenLogprobs>,
     /// Why it ended, if it did.
     pub finish_reason: Option<FinishReason>,
     /// What went wrong, if it ended with an error.
@@ -45,6 +48,7 @@ pub struct StepOutput {
 struct Verdict<'a> {
     tokens: &'a [TokenId],
     path: &'a [i32],
+    logprobs: &'a [TokenLogprobs],
     error: Option<&'a Error>,
     cut: Option<usize>,
 }
@@ -171,6 +175,7 @@ impl<'a> VerdictCursor<'a> {
         Verdict {
             tokens: &verdicts.token_ids[tokens],
             path: &verdicts.paths[path],
+            logprobs: &verdicts.logprobs[index],
             error: verdicts.errors[index].as_ref(),
             cut: self.cuts.and_then(|cuts| usize::try_from(cuts[index]).ok()),
         }
@@ -189,6 +194,7 @@ fn commit(
     let mut step = RequestStep {
         request_id: request.id,
         token_ids: Vec::new(),
+        logprobs: Vec::new(),
         finish_reason: None,
         error: verdict.error.cloned(),
         num_drafted: flight.nodes,
@@ -205,6 +211,7 @@ fn commit(
     let kept = end.map_or(verdict.tokens.len(), |End { kept, .. }| kept);
     step.finish_reason = end.map(|end| end.reason);
     step.token_ids = verdict.tokens[..kept].to_vec();
+    step.logprobs = verdict.logprobs[..kept.min(verdict.logprobs.len())].to_vec();
     step.num_accepted = verdict.path.len().min(kept);
     if flight.nodes > 0 {
         stats.count_window(flight.nodes, step.num_accepted);

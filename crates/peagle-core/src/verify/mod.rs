@@ -30,7 +30,9 @@ pub use rejection::walk_rejection;
 use crate::distribution::{Draw, Sampling, Scratch};
 use crate::error::{Error, Result};
 use crate::ids::{RequestId, TokenId};
+use crate::logprobs::{TokenLogprobs, WantedLogprobs};
 use crate::noise::Seed;
+use crate::processors::{ProcessedRows, Processing, ProcessorScratch};
 use crate::simd::{Bf16, F16, F32, Format};
 use crate::tree::TokenTree;
 use rows::Rows;
@@ -72,12 +74,25 @@ pub struct Window {
     pub position: i32,
     /// The request's sampling parameters.
     pub sampling: Sampling,
+    /// What its rows are processed with before they are sampled from.
+    pub processing: Option<Processing>,
+    /// Log probabilities to report of each token.
+    pub logprobs: Option<WantedLogprobs>,
     /// What the request's noise is keyed by.
     pub seed: Seed,
     /// How its drafts are verified.
     pub method: Method,
     /// What sampled drafts were drawn from; read by rejection and block verification alone.
     pub draft_probs: Option<DraftProbs>,
+}
+
+impl Window {
+    /// Whether the target's draws are not enough: rows must be processed, reported on, or compared with
+    /// what drafts were drawn from.
+    pub fn needs_logits(&self) -> bool {
+        let compares = self.method != Method::Coupled && self.sampling.temperature > 0.0;
+        compares || self.processing.is_some() || self.logprobs.is_some()
+    }
 }
 
 /// Target logits, `[rows, vocabulary]` row-major, in the format the model produced.
@@ -115,6 +130,8 @@ pub struct Verdicts {
     pub accepted: Vec<i32>,
     /// Accepted tree nodes, request-major, `accepted[i]` of them each, in path order.
     pub paths: Vec<i32>,
+    /// `[R']`: what was asked for of each emitted token, or nothing.
+    pub logprobs: Vec<Vec<TokenLogprobs>>,
     /// `[R']`: why a request failed; it emitted nothing.
     pub errors: Vec<Option<Error>>,
     /// Draws whose two best scores differed by less than 1e-6 (relative).
@@ -122,12 +139,14 @@ pub struct Verdicts {
 }
 
 /// The accepted path of one window and the tokens it emits.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Walk {
     /// Emitted tokens: those of the accepted nodes and one more.
     pub token_ids: Vec<TokenId>,
     /// Accepted nodes, in path order.
     pub path: Vec<i32>,
+    /// Of each emitted token, if asked for.
+    pub logprobs: Vec<TokenLogprobs>,
     /// Draws whose two best scores differed by less than 1e-6 (relative).
     pub near_ties: u64,
 }
@@ -226,7 +245,7 @@ fn useful_threads(windows: &[Window], vocabulary: usize) -> usize {
     const LOGITS_PER_THREAD: usize = 1 << 19;
     let sampled = windows
         .iter()
-        .filter(|window| window.sampling.temperature > 0.0);
+        .filter(|window| window.sampling.temperature > 0.0 || window.processing.is_some());
     let rows: usize = sampled.map(|window| 1 + window.tree.len()).sum();
     (rows * vocabulary / LOGITS_PER_THREAD).min(windows.len())
 }
@@ -237,17 +256,23 @@ fn walk_part<F: Format>(
     vocabulary: usize,
 ) -> Vec<Result<Walk>> {
     let mut scratch = Scratch::default();
+    let mut processor_scratch = ProcessorScratch::default();
     let walks = windows.iter().map(|window| {
         let rows = window.first_row..window.first_row + 1 + window.tree.len();
-        let values = &values[rows.start * vocabulary..rows.end * vocabulary];
-        let scratch = &mut scratch;
-        Rows::<F> {
+        let processing = window.processing.as_ref();
+        let mut rows = Rows::<F> {
             window,
-            values,
+            values: &values[rows.start * vocabulary..rows.end * vocabulary],
             vocabulary,
-            scratch,
+            processed: processing
+                .map(|it| ProcessedRows::new(it, vocabulary, &mut processor_scratch)),
+            scratch: &mut scratch,
+        };
+        let mut walk = rows.walk()?;
+        if let Some(wanted) = window.logprobs {
+            walk.logprobs = rows.report(wanted, &walk)?;
         }
-        .walk()
+        Ok(walk)
     });
     walks.collect()
 }
@@ -272,6 +297,7 @@ impl Verdicts {
         self.accepted.push(walk.path.len() as i32);
         self.token_ids.extend(walk.token_ids);
         self.paths.extend(walk.path);
+        self.logprobs.push(walk.logprobs);
         self.starts.push(self.token_ids.len() as i32);
         self.errors.push(error);
         self.near_ties += walk.near_ties;

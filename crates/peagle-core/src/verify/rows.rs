@@ -1,18 +1,23 @@
 //! The rows and the noise of one window: what the walks ask for.
 
+use std::iter;
+
 use super::law::Chance;
 use super::{Method, Walk, Window, walk, walk_block, walk_rejection};
 use crate::distribution::{Draw, Scratch, draw, processed_probs};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
+use crate::logprobs::{LogprobMode, TokenLogprobs, WantedLogprobs};
 use crate::noise::{NoiseKey, Purpose};
-use crate::simd::Format;
+use crate::processors::ProcessedRows;
+use crate::simd::{F32, Format};
 
 /// A window, its rows of logits (`[1 + nodes, vocabulary]`) and buffers.
 pub(super) struct Rows<'a, F: Format> {
     pub(super) window: &'a Window,
     pub(super) values: &'a [F::Bits],
     pub(super) vocabulary: usize,
+    pub(super) processed: Option<ProcessedRows<'a>>,
     pub(super) scratch: &'a mut Scratch,
 }
 
@@ -38,22 +43,58 @@ impl<'a, F: Format> Rows<'a, F> {
         }
     }
 
-    fn row(&self, row: usize) -> &'a [F::Bits] {
+    /// Reports on each token of a walk.
+    pub(super) fn report(
+        &mut self,
+        wanted: WantedLogprobs,
+        walk: &Walk,
+    ) -> Result<Vec<TokenLogprobs>> {
+        let Window { sampling, tree, .. } = self.window;
+        let rows = iter::once(0).chain(walk.path.iter().map(|&node| node as usize + 1));
+        let mut found = Vec::with_capacity(walk.token_ids.len());
+        for ((row, &token), depth) in rows.zip(&walk.token_ids).zip(0..) {
+            let (raw, position) = (self.raw(row), self.window.position + depth);
+            found.push(match &mut self.processed {
+                Some(processed) if wanted.mode == LogprobMode::Processed => {
+                    let logits = processed.process::<F>(raw, tree, row, position)?;
+                    wanted.report::<F32>(logits, sampling, token, position, self.scratch)?
+                }
+                _ => wanted.report::<F>(raw, sampling, token, position, self.scratch)?,
+            });
+        }
+        Ok(found)
+    }
+
+    /// The target's logits as they came.
+    fn raw(&self, row: usize) -> &'a [F::Bits] {
         &self.values[row * self.vocabulary..(row + 1) * self.vocabulary]
     }
 
+    /// Draws the token that follows the node of a row.
     fn draw(&mut self, row: usize, depth: i32, purpose: Purpose) -> Result<Draw> {
-        let (row, window) = (self.row(row), self.window);
+        let (raw, window) = (self.raw(row), self.window);
         let (key, position) = (window.seed.key(purpose), window.position + depth);
-        draw::<F>(row, &window.sampling, key, position, self.scratch)
+        match &mut self.processed {
+            Some(processed) => {
+                let logits = processed.process::<F>(raw, &window.tree, row, position)?;
+                draw::<F32>(logits, &window.sampling, key, position, self.scratch)
+            }
+            None => draw::<F>(raw, &window.sampling, key, position, self.scratch),
+        }
     }
 }
 
 impl<F: Format> Chance<f64> for Rows<'_, F> {
     fn target_probs(&mut self, row: usize, depth: i32, probs: &mut Vec<f64>) -> Result<()> {
-        let (row, sampling) = (self.row(row), &self.window.sampling);
-        let position = self.window.position + depth;
-        processed_probs::<F>(row, sampling, position, self.scratch, probs)
+        let Window { sampling, tree, .. } = self.window;
+        let (raw, position) = (self.raw(row), self.window.position + depth);
+        match &mut self.processed {
+            Some(processed) => {
+                let logits = processed.process::<F>(raw, tree, row, position)?;
+                processed_probs::<F32>(logits, sampling, position, self.scratch, probs)
+            }
+            None => processed_probs::<F>(raw, sampling, position, self.scratch, probs),
+        }
     }
 
     fn accepts(&mut self, node: usize, prob: f64) -> bool {

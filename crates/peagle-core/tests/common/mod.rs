@@ -6,6 +6,8 @@
     reason = "each test binary uses a part of this"
 )]
 
+pub mod requests;
+
 use peagle_core::distribution::{Scratch, draw};
 use peagle_core::simd::F32;
 use peagle_core::{NoiseKey, Purpose, RequestParams};
