@@ -72,10 +72,9 @@ class EngineConfig:
     """How drafts are verified above temperature 0: coupled, rejection or block."""
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if name == "verification":
-                check_word(name, value, VERIFICATIONS)
-                continue
+        sizes = asdict(self)
+        check_word("verification", sizes.pop("verification"), VERIFICATIONS)
+        for name, value in sizes.items():
             integer(name, value, 0 if name == "num_speculative_tokens" else 1, 2**31 - 1)
 
 

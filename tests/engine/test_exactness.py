@@ -11,21 +11,12 @@ import pytest
 from peagle import LLM, SamplingParams
 from peagle.engine import Engine
 from peagle.llm import TokensPrompt
-from tests.engine.scripted import ScriptedProposer, draft_from_texts, install
-from tests.tiny import VOCAB, make_head, make_target, random_ids
+from tests.engine.scripted import draft_from_texts
+from tests.tiny import random_ids
 
 KINDS = ["perfect", "wrong", "alternating", "empty", "first_wrong", "tree"]
 PROMPT_LENGTHS = [1, 2, 7, 16, 17, 33, 40]
 NEW_TOKENS = 40
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target and a head for it."""
-    root = tmp_path_factory.mktemp("models")
-    make_target(root / "target")
-    make_head(root / "head")
-    return root
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
@@ -54,15 +45,8 @@ def scripted(plain: LLM, folder: Path, kind: str, truth: list[list[int]], **sett
     """An engine whose drafter follows a script."""
     dtype = "bfloat16" if plain.target.backend.dtype.itemsize == 2 else "float32"
     llm = LLM(folder / "target", head=folder / "head", dtype=dtype, max_model_len=256, **settings)
-    texts = {
-        i: list(p["prompt_token_ids"]) + t
-        for i, (p, t) in enumerate(zip(prompts(), truth, strict=True))
-    }
-
-    def continuation(request_id: int, committed: int) -> list[int]:
-        return list(texts[request_id][committed:])
-
-    install(llm, ScriptedProposer(kind, continuation, VOCAB))
+    texts = [list(p["prompt_token_ids"]) + t for p, t in zip(prompts(), truth, strict=True)]
+    draft_from_texts(llm, kind, texts)
     return llm
 
 

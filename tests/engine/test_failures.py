@@ -32,15 +32,6 @@ from peagle.models.weights import weights_digest
 from tests.tiny import VOCAB, make_head, make_target, random_ids
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target and a head for it."""
-    root = tmp_path_factory.mktemp("models")
-    make_target(root / "target")
-    make_head(root / "head")
-    return root
-
-
 def make_llm(folder: Path, **settings: Any) -> LLM:
     """A fresh engine with the head."""
     settings = {"dtype": "float32", "max_model_len": 128, "num_speculative_tokens": 3} | settings

@@ -13,20 +13,11 @@ from peagle import LLM, SamplingParams
 from peagle.errors import GenerationError, PeagleError
 from peagle.llm import TokensPrompt
 from peagle.propose.drafts import TokenTrees
-from tests.engine.scripted import ScriptedProposer
-from tests.tiny import VOCAB, make_head, make_target, random_ids
+from tests.engine.scripted import ScriptedProposer, install
+from tests.tiny import VOCAB, random_ids
 
 PARAMS = SamplingParams(max_tokens=20)
 MINE, OTHER = random_ids(9), random_ids(7, seed=3)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target and a head for it."""
-    root = tmp_path_factory.mktemp("models")
-    make_target(root / "target")
-    make_head(root / "head")
-    return root
 
 
 @pytest.fixture(scope="module")
@@ -215,8 +206,7 @@ def test_a_failed_move_ends_those_that_moved_and_keeps_their_tokens(
     llm = LLM(folder / "target", head=folder / "head", dtype="float32", max_model_len=128)
     texts = {0: OTHER + expected[tuple(OTHER)]}  # others have no drafts: their KV never moves
     script = ScriptedProposer("tree", lambda i, n: texts[i][n:] if i in texts else [], VOCAB)
-    engine(llm).proposer = engine(llm).runner._proposer = script
-    engine(llm).runner._taps = ()
+    install(llm, script)
     other, mine = llm.stream(OTHER, PARAMS), llm.stream(MINE, PARAMS)
     _, first = next(other)
     next(mine)

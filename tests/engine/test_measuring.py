@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,20 +12,11 @@ from peagle.acceptance import Acceptance
 from peagle.bench import Recorder, run_bench
 from peagle.engine import RequestUpdate
 from peagle.llm import TokensPrompt
-from tests.engine.scripted import ScriptedProposer
-from tests.tiny import VOCAB, make_head, make_target, random_ids
+from tests.engine.scripted import draft_from_texts
+from tests.tiny import random_ids
 
 PROMPTS = [random_ids(5, seed=1), random_ids(11, seed=2)]
 NEW_TOKENS = 16
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target and a head for it."""
-    root = tmp_path_factory.mktemp("models")
-    make_target(root / "target")
-    make_head(root / "head")
-    return root
 
 
 def make_llm(folder: Path, kind: str) -> LLM:
@@ -41,18 +31,11 @@ def make_llm(folder: Path, kind: str) -> LLM:
     if kind == "head":
         return llm
     params = SamplingParams(max_tokens=NEW_TOKENS, num_speculative_tokens=0)
-    truth = {
-        tuple(ids): ids + llm.generate(TokensPrompt(prompt_token_ids=ids), params)[0].token_ids
+    texts = [
+        ids + llm.generate(TokensPrompt(prompt_token_ids=ids), params)[0].token_ids
         for ids in PROMPTS
-    }
-
-    def continuation(request_id: int, committed: int) -> list[int]:
-        prompt = llm._requests[request_id].output.prompt_token_ids
-        return truth[tuple(prompt)][committed:]
-
-    engine: Any = llm.engine
-    engine.proposer = engine.runner._proposer = ScriptedProposer(kind, continuation, VOCAB)
-    engine.runner._taps = ()
+    ]
+    draft_from_texts(llm, kind, texts)
     return llm
 
 

@@ -14,7 +14,7 @@ from peagle import LLM, PeagleError, SamplingParams
 from peagle.engine import EngineConfig
 from peagle.errors import ConfigError, InvalidMaxTokensError, PromptError
 from peagle.params import _KINDS
-from tests.tiny import VOCAB, make_head, make_target, random_ids
+from tests.tiny import VOCAB, random_ids
 
 NO_INTEGERS = [1.5, "1", None, True, [1], 2**70, -(2**70), float("nan")]
 NO_NUMBERS = ["x", None, True, [1.0], 1j, 10**400]
@@ -44,15 +44,6 @@ BAD: dict[str, list[Any]] = {
     "logprobs": [-1, 1.5, "1", True, [1], 2**31],
     "logprobs_mode": [None, 1, "raw", "RAW_LOGPROBS"],
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target and a head for it."""
-    root = tmp_path_factory.mktemp("models")
-    make_target(root / "target")
-    make_head(root / "head")
-    return root
 
 
 @pytest.fixture(scope="module")

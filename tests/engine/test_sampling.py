@@ -21,22 +21,13 @@ from peagle.errors import (
 )
 from peagle.params import LogitsProcessor
 from tests.engine.scripted import draft_from_texts
-from tests.tiny import VOCAB, make_head, make_target, random_ids
+from tests.tiny import VOCAB, random_ids
 
 PROMPT = {"prompt_token_ids": random_ids(9, seed=3)}
 LENGTH = 16
 SHAPES = ["off", "chain", "tree"]
 TEXTS: list[list[int]] = []
 """What was generated, the latest first: the drafters know it."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target and a head for it."""
-    root = tmp_path_factory.mktemp("models")
-    make_target(root / "target")
-    make_head(root / "head")
-    return root
 
 
 @pytest.fixture(scope="module")

@@ -20,18 +20,10 @@ from peagle.heads.peagle import PEagleHead
 from peagle.models.llama import Decoder
 from peagle.propose.candidates import DrafterPass, by_likelihood
 from peagle.propose.tree import Candidates, grow
-from tests.tiny import edit_config, make_head, make_target, random_ids
+from tests.tiny import edit_config, make_head, random_ids
 
 DRAFT_VOCAB = 41
 RANK = 3
-
-
-@pytest.fixture(scope="module")
-def target_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target."""
-    folder = tmp_path_factory.mktemp("target")
-    make_target(folder)
-    return folder
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from peagle.llm import TokensPrompt
 from peagle.propose.candidates import DrafterPass, by_coupled_race, by_likelihood
 from peagle.propose.choose import DRAFTS, VERIFICATIONS, check_drafting
 from peagle.propose.tree import fixed_shape
-from tests.tiny import make_head, make_target, random_ids
+from tests.tiny import random_ids
 
 LEGAL = {("coupled", drafts) for drafts in DRAFTS} | {
     ("rejection", "sampled"),
@@ -29,15 +29,6 @@ LEGAL = {("coupled", drafts) for drafts in DRAFTS} | {
 }
 IDS = np.arange(4, dtype=np.int32)
 LAW = np.array([[0.4, 0.3, 0.2, 0.1]], np.float32)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target and a head for it."""
-    root = tmp_path_factory.mktemp("models")
-    make_target(root / "target")
-    make_head(root / "head")
-    return root
 
 
 def texts(llm: LLM, temperature: float) -> list[list[int]]:

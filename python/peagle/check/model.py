@@ -123,21 +123,25 @@ def _prompts(llm: LLM) -> list[list[int]]:
 
 def _windows(llm: LLM, prompt: list[int], max_tokens: int) -> list[tuple[list[int], list[int]]]:
     """(committed tokens, drafts) of every window of one greedy text."""
-    recorder = _Recorder(llm.engine.proposer, prompt)
+    proposer = llm.engine.proposer
+    if proposer is None:
+        raise ConfigError(
+            "live drafts are asked for, and the engine has no drafter", hint="choose a head"
+        )
+    recorder = _Recorder(proposer, prompt)
     llm.engine.proposer = recorder
     try:
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
         llm.generate(TokensPrompt(prompt_token_ids=prompt), params, on_step=recorder.commit)
     finally:
-        llm.engine.proposer = recorder.proposer
+        llm.engine.proposer = proposer
     return recorder.windows
 
 
 class _Recorder:
     """A proposer that notes what another one drafts for a single request."""
 
-    def __init__(self, proposer: Proposer | None, prompt: list[int]) -> None:
-        assert proposer is not None  # the engine has a head
+    def __init__(self, proposer: Proposer, prompt: list[int]) -> None:
         self.proposer = proposer
         self.taps = proposer.taps
         self.observe, self.move = proposer.observe, proposer.move

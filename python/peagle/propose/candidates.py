@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from peagle._core import DraftPlan
 
 TAU = [0.85]
-"""Temperatures of coupled drafts by depth, on top of the request's; best for the demo head."""
+"""Temperatures of coupled drafts by depth, on top of the request's; fitted to the first head
+of the demo target."""
 
 HIT = 0.35
 """How likely the target is to draw any of a row's raced candidates. Their shares sum to 1, so that

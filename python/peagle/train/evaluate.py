@@ -58,7 +58,6 @@ def _runs(
     k: int,
 ) -> torch.Tensor:
     """Length of the accepted prefix for a window that starts behind each anchor: [anchors]."""
-    head = supervisor.head
     features = supervisor.extractor.extract([sample])
     ids = features.token_ids[0]
     anchors = torch.arange(len(ids) - 1 - k)
@@ -72,12 +71,7 @@ def _runs(
         supervised=torch.ones(len(ids) - 1 + len(anchors) * (k - 1), dtype=torch.bool),
     )
     batch = stack_elements([elements])
-    inputs = torch.where(
-        batch.depths > 0, supervisor.mask_token_id, ids[(batch.anchors + 1).clamp(max=len(ids) - 1)]
-    )
-    embedded = supervisor.embedding[inputs]
-    hidden = head(features.taps, embedded, batch.anchors, batch.depths, batch.mask)
-    logits = head.lm_head(hidden)[0].float()
+    logits = supervisor.head.lm_head(supervisor.hidden(features, batch))[0].float()
     drafts = [logits[: len(anchors)].argmax(-1)]
     for row in logits[len(ids) - 1 :].view(k - 1, len(anchors), -1):
         added = 0.0 if transition is None else transition(drafts[-1]).float()

@@ -27,4 +27,10 @@ def cross_entropy(draft_logits: torch.Tensor, target_logits: torch.Tensor) -> to
     return F.cross_entropy(draft_logits.float(), target_logits.argmax(-1), reduction="none")
 
 
+def mean_by_depth(losses: torch.Tensor, depths: torch.Tensor, decay: float) -> torch.Tensor:
+    """The mean of losses [N], of which one at depth d weighs decay^d; 0 of none."""
+    weights = decay ** depths.float()
+    return (losses * weights).sum() / weights.sum().clamp(min=1.0)
+
+
 LOSSES: dict[str, Loss] = {"kl": kl_divergence, "ce": cross_entropy}

@@ -104,15 +104,12 @@ def train_head(
     target = Decoder.load(target_folder, backend, max_position=longest)
     _check_target(target, target_folder, longest, config)
     target_sha256 = weights_digest(target_folder)
-    started_from = None if start is None else draft_vocab_of(start, target, mask_token_id, config)
+    target_ids = None if start is None else draft_vocab_of(start, target, mask_token_id, config)
     corpus = _corpus(target, out, prompts, target_sha256, config, listener)
     samples = corpus.samples()
     counts = corpus.token_counts(target.config.vocab_size)
-    target_ids = (
-        choose_draft_vocab(counts, config.draft_vocab_size)
-        if started_from is None
-        else started_from
-    )
+    if target_ids is None:
+        target_ids = choose_draft_vocab(counts, config.draft_vocab_size)
     supervisor = _supervisor(
         target_folder, target, target_ids, samples, mask_token_id, config, start
     )
@@ -264,12 +261,17 @@ def model_card(
     """The head's README."""
     positions = ", ".join(f"{share:.3f}" for share in result.acceptance.accept_by_position)
     began = "the target's last layers" if start is None else f"the head `{start.name}`"
+    table = (
+        " `transition.safetensors` corrects a drafted\n"
+        "token for the one before it; engines that do not know it draft without."
+        if config.transition_rank
+        else ""
+    )
     recipe = "\n".join(f"* `{key}`: {value}" for key, value in asdict(config).items())
     return f"""# P-EAGLE head for {target}
 
 A {config.num_layers}-layer P-EAGLE draft head in the vLLM parallel-drafting layout. It uses the
-target's own embeddings, so no embeddings are stored. `transition.safetensors` corrects a drafted
-token for the one before it; engines that do not know it draft without.
+target's own embeddings, so no embeddings are stored.{table}
 
 ## Data
 

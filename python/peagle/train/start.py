@@ -33,7 +33,7 @@ def draft_vocab_of(
         [draft_vocab_size] target ids.
 
     Raises:
-        HeadMismatchError: made for another target, or with other sizes than `config` says.
+        HeadMismatchError: other sizes, taps or mask token than the target and `config` have.
         PeagleError: whatever loading it finds.
     """
     loaded = PEagleHead.load(folder, target, max_position=1, transition=False)

@@ -10,7 +10,7 @@ import torch
 from peagle.train.cod import sample_elements
 from peagle.train.config import TrainConfig
 from peagle.train.corpus import Sample
-from peagle.train.features import FeatureExtractor, stack_elements
+from peagle.train.features import ElementBatch, FeatureExtractor, TargetFeatures, stack_elements
 from peagle.train.module import TrainableHead
 
 
@@ -39,6 +39,16 @@ class Supervisor:
     mask_token_id: int
     config: TrainConfig
 
+    def hidden(self, features: TargetFeatures, batch: ElementBatch) -> torch.Tensor:
+        """The head's final hidden states [B, N, hidden_size] of elements of B sequences."""
+        rows = torch.arange(len(batch.anchors))[:, None]
+        inputs = features.token_ids[rows, batch.anchors + 1]
+        inputs = torch.where(batch.depths > 0, self.mask_token_id, inputs)
+        hidden: torch.Tensor = self.head(
+            features.taps, self.embedding[inputs], batch.anchors, batch.depths, batch.mask
+        )
+        return hidden
+
     def supervise(self, samples: Sequence[Sample], generator: torch.Generator) -> Supervision:
         """One pass over the samples; `generator` decides about the elements."""
         config = self.config
@@ -51,13 +61,9 @@ class Supervisor:
                 for s in samples
             ]
         )
-        rows = torch.arange(len(samples))[:, None]
-        inputs = features.token_ids[rows, batch.anchors + 1]
-        inputs = torch.where(batch.depths > 0, self.mask_token_id, inputs)
         with torch.autocast("cpu", torch.bfloat16):
-            hidden = self.head(
-                features.taps, self.embedding[inputs], batch.anchors, batch.depths, batch.mask
-            )
+            hidden = self.hidden(features, batch)
+        rows = torch.arange(len(samples))[:, None]
         last = batch.anchors + batch.depths + 1
         chosen = batch.supervised
         return Supervision(

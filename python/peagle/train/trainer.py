@@ -17,7 +17,7 @@ from peagle.errors import CheckpointError, TrainingDivergedError
 from peagle.files import append_line, write_atomically
 from peagle.train.config import TrainConfig
 from peagle.train.corpus import Sample
-from peagle.train.losses import LOSSES
+from peagle.train.losses import LOSSES, mean_by_depth
 from peagle.train.module import TrainableHead
 from peagle.train.supervision import Supervisor, choose_samples
 
@@ -103,11 +103,10 @@ class Trainer:
         with torch.autocast("cpu", torch.bfloat16):
             logits = self.head.lm_head(seen.hidden)
         losses = LOSSES[config.loss](logits, seen.wanted)
-        weights = config.depth_decay ** seen.depths.float()
         hits = (logits.argmax(-1) == seen.wanted.argmax(-1)).float()
         by_depth = [hits[seen.depths == d] for d in range(config.k_train)]
         top1 = [h.mean().item() if len(h) else None for h in by_depth]
-        return (losses * weights).sum() / weights.sum(), top1
+        return mean_by_depth(losses, seen.depths, config.depth_decay), top1
 
     def save(self) -> None:
         """Writes a checkpoint, atomically."""

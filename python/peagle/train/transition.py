@@ -15,7 +15,7 @@ from torch import nn
 
 from peagle.train.config import TrainConfig
 from peagle.train.corpus import Sample
-from peagle.train.losses import LOSSES
+from peagle.train.losses import LOSSES, mean_by_depth
 from peagle.train.supervision import Supervisor, choose_samples
 
 
@@ -85,5 +85,4 @@ def _loss(
     with torch.autocast("cpu", torch.bfloat16):
         added = table(before[chosen])
     losses = LOSSES[config.loss](logits.float() + added.float(), seen.wanted[chosen])
-    weights = config.depth_decay ** seen.depths[chosen].float()
-    return (losses * weights).sum() / weights.sum().clamp(min=1.0)
+    return mean_by_depth(losses, seen.depths[chosen], config.depth_decay)
